@@ -24,6 +24,7 @@ type Parent struct {
 
 // SessionCreated is the first event of every log.
 type SessionCreated struct {
+	Session         ID      // the session's id, so that a log cannot pass for another session's; a fold demands it
 	Labels          []Label // sorted by name, names unique
 	Preset          string
 	Cwd             string
@@ -41,6 +42,9 @@ func (b *SessionCreated) fields(w *wire) {
 	w.uint("format", &format)
 	if w.err == nil && format != Version {
 		w.fail(ErrVersion, "log format %d, this reader knows %d", format, Version)
+	}
+	if w.optional("session", b.Session != "") {
+		w.id("session", &b.Session)
 	}
 	optList(w, "labels", &b.Labels, labelFields)
 	w.optStr("preset", &b.Preset)

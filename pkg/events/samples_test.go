@@ -82,7 +82,8 @@ func sampleBodies() []events.Event {
 func sampleSession() []events.Event {
 	return []events.Event{
 		{Body: &events.SessionCreated{
-			Labels: []events.Label{{Name: "team", Value: "core"}, {Name: "tier", Value: ""}}, Preset: "coding", Cwd: "/src",
+			Session: sampleID,
+			Labels:  []events.Label{{Name: "team", Value: "core"}, {Name: "tier", Value: ""}}, Preset: "coding", Cwd: "/src",
 			Options: sampleOptions(), Parent: events.Parent{ID: sampleID, Seq: 7, Chain: events.HashPayload([]byte("parent"))},
 			SeedLength: 6, DelegationDepth: 1,
 		}},

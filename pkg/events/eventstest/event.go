@@ -80,6 +80,7 @@ func sessionBodies() map[events.Type]func(*rapid.T) events.Body {
 		},
 		events.TypeSessionCreated: func(t *rapid.T) events.Body {
 			b := &events.SessionCreated{
+				Session:         ID().Draw(t, "session"),
 				Labels:          Labels().Draw(t, "labels"),
 				Preset:          maybe(t, Text(), "preset"),
 				Cwd:             maybe(t, Text(), "cwd"),
