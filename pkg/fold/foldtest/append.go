@@ -1,0 +1,306 @@
+package foldtest
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/refold-dev/refold/pkg/events"
+	"github.com/refold-dev/refold/pkg/fold"
+)
+
+// The methods below append the next event of their kind, filled in from the fold, and return its sequence.
+
+// Header returns a header for the provider "deepseek" and the model "deepseek-chat", with a system prompt and the tools
+// "list" and "read".
+func Header() events.Header {
+	return events.Header{
+		Config: events.Config{Provider: "deepseek", Model: "deepseek-chat"},
+		System: "You are a careful assistant.",
+		Tools: []events.Tool{
+			{Name: "list", Description: "List a directory.", Parameters: `{"type":"object","properties":{"path":{"type":"string"}}}`},
+			{Name: "read", Description: "Read a file.", Parameters: `{"type":"object","properties":{"path":{"type":"string"}},"required":["path"]}`},
+		},
+	}
+}
+
+// Begin appends session/created and loop/claimed.
+func (l *Log) Begin() uint64 {
+	l.Created(events.Options{Provider: "deepseek", Model: "deepseek-chat"})
+	return l.Claimed(events.ClaimCreated)
+}
+
+// Created appends session/created.
+func (l *Log) Created(o events.Options) uint64 {
+	return l.Append(&events.SessionCreated{Labels: []events.Label{{Name: "origin", Value: "foldtest"}}, Options: o})
+}
+
+// Claimed appends loop/claimed by a new instance.
+func (l *Log) Claimed(reason events.ClaimReason) uint64 {
+	seq := l.Len() + 1
+	return l.Append(&events.LoopClaimed{Worker: "worker-1", Instance: ID(startTime, seq<<32), Reason: reason})
+}
+
+// Configured appends session/configured, which claims the next input.
+func (l *Log) Configured(o events.Options) uint64 {
+	return l.Append(&events.SessionConfigured{Options: o, InboxSeq: l.State.Input() + 1})
+}
+
+// Title appends session/title.
+func (l *Log) Title(title string) uint64 { return l.Append(&events.SessionTitle{Title: title}) }
+
+// Closed appends session/closed.
+func (l *Log) Closed(reason string) uint64 { return l.Append(&events.SessionClosed{Reason: reason}) }
+
+// TurnStart appends the next turn/start.
+func (l *Log) TurnStart() uint64 {
+	turn, _ := l.State.Turn()
+	return l.Append(&events.TurnStart{Turn: turn + 1})
+}
+
+// TurnEnd appends turn/end.
+func (l *Log) TurnEnd(kind events.TurnEndKind) uint64 {
+	turn, _ := l.State.Turn()
+	b := &events.TurnEnd{Turn: turn, Kind: kind}
+	switch kind {
+	case events.TurnAborted, events.TurnBlocked:
+		b.Cause = "user"
+	case events.TurnError:
+		b.Failure = failure(events.FailureServer)
+	case events.TurnCompleted, events.TurnMaxTokens, events.TurnInterrupted:
+	}
+	return l.Append(b)
+}
+
+// StepStart appends the next step/start of the open turn.
+func (l *Log) StepStart() uint64 {
+	turn, _ := l.State.Turn()
+	step, _ := l.State.Step()
+	return l.Append(&events.StepStart{Turn: turn, Step: step + 1})
+}
+
+// StepEnd appends step/end.
+func (l *Log) StepEnd() uint64 {
+	turn, step := l.at()
+	return l.Append(&events.StepEnd{Turn: turn, Step: step})
+}
+
+func (l *Log) at() (turn, step int64) {
+	turn, _ = l.State.Turn()
+	step, _ = l.State.Step()
+	return turn, step
+}
+
+// User appends a user/message of text blocks that claims the next input.
+func (l *Log) User(texts ...string) uint64 { return l.UserBlocks(textBlocks(texts)...) }
+
+// UserBlocks is User for any blocks that a user message may hold.
+func (l *Log) UserBlocks(blocks ...events.Block) uint64 {
+	return l.Append(&events.UserMessage{
+		Message:  l.userMessage(events.Source{Kind: events.SourceUser}, blocks),
+		InboxSeq: l.State.Input() + 1,
+	})
+}
+
+// Inject appends a user/message that a plugin adds, which claims no input.
+func (l *Log) Inject(texts ...string) uint64 {
+	source := events.Source{Kind: events.SourcePlugin, Plugin: "clock"}
+	return l.Append(&events.UserMessage{Message: l.userMessage(source, textBlocks(texts))})
+}
+
+func (l *Log) userMessage(source events.Source, blocks []events.Block) events.Message {
+	return events.Message{ID: l.messageID(), Role: events.RoleUser, Content: blocks, Source: source}
+}
+
+func (l *Log) messageID() string { return fmt.Sprintf("message-%d", l.Len()+1) }
+
+func textBlocks(texts []string) []events.Block {
+	blocks := make([]events.Block, len(texts))
+	for i, text := range texts {
+		blocks[i] = events.Text(text)
+	}
+	return blocks
+}
+
+// Header appends request/header with the reason that fits, when one is owed for h; otherwise it returns 0.
+func (l *Log) Header(h events.Header) uint64 {
+	reason, owed := l.State.HeaderOwed(&h)
+	if !owed {
+		return 0
+	}
+	return l.Append(&events.RequestHeader{Header: h, Reason: reason})
+}
+
+// Context appends request/context for the header in force, when it differs from the last one; otherwise it returns 0.
+func (l *Log) Context(window int64) uint64 {
+	h, _ := l.State.Header()
+	b := &events.RequestContext{Provider: h.Config.Provider, Model: h.Config.Model, ContextWindow: window}
+	if last, seq := l.State.Context(); seq > 0 && last == *b {
+		return 0
+	}
+	return l.Append(b)
+}
+
+// StreamBody returns the llm/stream that the log calls for.
+func (l *Log) StreamBody() *events.LLMStream {
+	request, err := l.State.Request()
+	if err != nil {
+		panic(fmt.Errorf("foldtest: %w", err))
+	}
+	body := l.Body
+	if body == nil {
+		body = NoBody
+	}
+	turn, step := l.at()
+	b := &events.LLMStream{
+		Turn: turn, Step: step, Attempt: l.State.Attempt() + 1, Purpose: events.PurposeLoop,
+		Header: request.HeaderSeq, Surface: request.Surface, Objects: l.State.NewObjects(),
+	}
+	b.Codec, b.Body = body(&request, l.Objects)
+	return b
+}
+
+// Stream appends llm/stream.
+func (l *Log) Stream() uint64 { return l.Append(l.StreamBody()) }
+
+// Chunks appends one assistant/chunk with the chunks given.
+func (l *Log) Chunks(chunks ...events.Chunk) uint64 {
+	turn, step := l.at()
+	return l.Append(&events.AssistantChunk{Turn: turn, Step: step, Attempt: l.State.Attempt(), Chunks: chunks})
+}
+
+// AnswerBody returns the assistant/message that the open call's chunks add up to, and the events that it cites.
+func (l *Log) AnswerBody() (*events.AssistantMessage, Option) {
+	_, _, answer, chunks, ok := l.State.OpenCall()
+	if !ok {
+		panic("foldtest: no model call is open")
+	}
+	h, _ := l.State.Header()
+	turn, step := l.at()
+	return &events.AssistantMessage{
+		Turn: turn, Step: step,
+		Message: events.Message{
+			ID: l.messageID(), Role: events.RoleAssistant, Content: answer.Content(),
+			Source: events.Source{Kind: events.SourceModel, Provider: h.Config.Provider, Model: h.Config.Model},
+		},
+		Usage: answer.Usage, UsageReported: answer.UsageReported, Finish: answer.Finish,
+		Interrupted: answer.Finish.Kind == events.FinishAborted,
+	}, Citing(chunks...)
+}
+
+// Answer appends the assistant/message that the open call's chunks add up to.
+func (l *Log) Answer() uint64 {
+	body, citing := l.AnswerBody()
+	return l.Append(body, citing)
+}
+
+// Failed appends llm/failed for the open call.
+func (l *Log) Failed(code events.FailureCode) uint64 {
+	turn, step := l.at()
+	return l.Append(&events.LLMFailed{Turn: turn, Step: step, Attempt: l.State.Attempt(), Failure: failure(code)})
+}
+
+// Retry appends llm/retry and llm/retry-started.
+func (l *Log) Retry() uint64 {
+	turn, step := l.at()
+	id := fmt.Sprintf("retry-%d", l.Len()+1)
+	retry := l.State.Attempt()
+	l.Append(&events.LLMRetry{
+		Turn: turn, Step: step, RetryID: id, Retry: retry, MaxRetries: 10, DelayMs: 250 << min(retry, 6),
+		Failure: failure(events.FailureServer),
+	})
+	return l.Append(&events.LLMRetryStarted{Turn: turn, Step: step, RetryID: id, Retry: retry})
+}
+
+func failure(code events.FailureCode) events.Failure {
+	return events.Failure{Message: "the call did not succeed", Code: code}
+}
+
+// ToolCall appends tool/call for the model's next call.
+func (l *Log) ToolCall() uint64 {
+	pending := l.State.PendingTools()
+	i := slices.IndexFunc(pending, func(p fold.PendingTool) bool { return p.CallSeq == 0 })
+	if i < 0 {
+		panic("foldtest: the model made no further call")
+	}
+	turn, step := l.at()
+	return l.Append(&events.ToolCall{
+		Turn: turn, Step: step, CallID: pending[i].ID, Name: pending[i].Name, Arguments: pending[i].Arguments,
+	})
+}
+
+// ToolResult appends tool/result for the next call that has none: with the blocks given or, when the call was never
+// recorded, as TOOL_NOT_STARTED.
+func (l *Log) ToolResult(blocks ...events.Block) uint64 {
+	p := l.nextPending()
+	if p.CallSeq == 0 {
+		return l.ToolError(events.ToolNotStarted)
+	}
+	return l.Append(l.resultBody(p, events.ToolError{}, blocks), Citing(p.CallSeq))
+}
+
+// ToolError appends a tool/result that is an error for the next call that has none.
+func (l *Log) ToolError(code events.ToolErrorCode) uint64 {
+	p := l.nextPending()
+	body := l.resultBody(p, events.ToolError{Code: code}, textBlocks([]string{"error: " + string(code)}))
+	if p.CallSeq == 0 {
+		return l.Append(body)
+	}
+	return l.Append(body, Citing(p.CallSeq))
+}
+
+func (l *Log) nextPending() fold.PendingTool {
+	pending := l.State.PendingTools()
+	if len(pending) == 0 {
+		panic("foldtest: every tool call has its result")
+	}
+	return pending[0]
+}
+
+func (l *Log) resultBody(p fold.PendingTool, fault events.ToolError, blocks []events.Block) *events.ToolResult {
+	turn, step := l.at()
+	return &events.ToolResult{
+		Turn: turn, Step: step,
+		Message: events.Message{
+			ID: l.messageID(), Role: events.RoleUser,
+			Content: []events.Block{{
+				Type: events.BlockToolResult, ToolCallID: p.ID, Content: blocks, IsError: fault != events.ToolError{},
+			}},
+			Source: events.Source{Kind: events.SourceTool, CallID: p.ID},
+		},
+		Error: fault,
+	}
+}
+
+// Replace appends a user/message in the place of the surface nodes start to end, as a compaction does.
+func (l *Log) Replace(start, end uint64, texts ...string) uint64 {
+	source := events.Source{Kind: events.SourcePlugin, Plugin: "compaction"}
+	body := &events.UserMessage{Message: l.userMessage(source, textBlocks(texts))}
+	return l.Append(body, Replacing(start, end), Citing(l.nodes(start, end)...))
+}
+
+// nodes returns the surface nodes start to end; nothing when they are no run.
+func (l *Log) nodes(start, end uint64) []uint64 {
+	nodes := l.State.Nodes()
+	lo, hi := slices.Index(nodes, start), slices.Index(nodes, end)
+	if lo < 0 || hi < lo {
+		return nil
+	}
+	return nodes[lo : hi+1]
+}
+
+// Prune appends compaction/prune and a tool/result in the place of the one that stands at the node.
+func (l *Log) Prune(node uint64, blocks ...events.Block) uint64 {
+	l.Append(&events.CompactionPrune{
+		Region: events.Region{Start: node, End: node}, Shadowed: []uint64{node}, ShadowedTokens: 100,
+	})
+	return l.Append(l.PrunedBody(node, blocks...), Replacing(node, node), Citing(node))
+}
+
+// PrunedBody returns the tool/result of the event at the node with other content.
+func (l *Log) PrunedBody(node uint64, blocks ...events.Block) *events.ToolResult {
+	b := *l.Events[node-1].Body.(*events.ToolResult)
+	b.Message = b.Message.Clone()
+	b.Message.Content[0].Content = blocks
+	b.Meta = ""
+	return &b
+}

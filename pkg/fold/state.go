@@ -1,0 +1,326 @@
+package fold
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/refold-dev/refold/pkg/events"
+	"github.com/refold-dev/refold/pkg/objects"
+)
+
+// State is what a prefix of a session's log stands for. It is not safe for concurrent use.
+type State struct {
+	id   events.ID
+	seq  uint64
+	head events.Hash
+	dead error
+
+	created *events.SessionCreated
+	endSeed uint64 // the last session/end-seed, 0 when there is none
+	closed  bool
+	title   string
+
+	claim    events.LoopClaimed
+	claimSeq uint64 // 0: nobody has claimed the session
+	input    uint64 // the highest inbox sequence claimed
+
+	options    events.Options
+	optionsSeq uint64
+
+	header         *events.Header // never changed once set
+	headerSeq      uint64
+	headerInstance bool // the current loop instance has recorded a header
+	context        events.RequestContext
+	contextSeq     uint64
+
+	surface surface
+	refs    refTracker
+
+	turn, step         int64
+	turnOpen, stepOpen bool
+	attempt            int64 // the last attempt in the step
+	call               *modelCall
+	answered           bool           // the step has its assistant message
+	finish             events.Finish  // of the step's answer
+	failure            events.Failure // of the step's last failed attempt
+	entered            int64          // user messages that entered in the turn
+	tools              []toolCall
+
+	compaction string // the id of the open compaction
+}
+
+// modelCall is a model call that has neither an answer nor a failure yet.
+type modelCall struct {
+	stream    *events.LLMStream
+	streamSeq uint64
+	answer    Answer
+	chunks    []uint64 // the sequences of its chunk events
+}
+
+// toolCall is one call of the step's assistant message.
+type toolCall struct {
+	id, name, arguments string
+	callSeq             uint64 // 0: not recorded as started
+	resultSeq           uint64 // 0: no result yet
+}
+
+// New returns the state of the empty log of session id.
+func New(id events.ID) *State { return &State{id: id} }
+
+// ID returns the session's id.
+func (s *State) ID() events.ID { return s.id }
+
+// Seq returns the sequence of the last event applied, 0 before the first.
+func (s *State) Seq() uint64 { return s.seq }
+
+// Head returns the hash of the last event applied, zero before the first.
+func (s *State) Head() events.Hash { return s.head }
+
+// Created returns a copy of the session's first event; ok is false before it.
+func (s *State) Created() (c events.SessionCreated, ok bool) {
+	if s.created == nil {
+		return c, false
+	}
+	c = *s.created
+	c.Labels = slices.Clone(c.Labels)
+	c.Options = cloneOptions(c.Options)
+	return c, true
+}
+
+// Closed reports whether the session takes no more inputs.
+func (s *State) Closed() bool { return s.closed }
+
+// Title returns the session's last title.
+func (s *State) Title() string { return s.title }
+
+// Claim returns the last loop/claimed and its sequence, 0 when there is none. A fork does not inherit its parent's
+// claim: there is none behind session/end-seed.
+func (s *State) Claim() (events.LoopClaimed, uint64) { return s.claim, s.claimSeq }
+
+// Input returns the highest inbox sequence that the log has claimed. Inputs up to it must not be used again.
+func (s *State) Input() uint64 { return s.input }
+
+// Header returns a copy of the header in force and its sequence, 0 when there is none.
+func (s *State) Header() (events.Header, uint64) {
+	if s.header == nil {
+		return events.Header{}, 0
+	}
+	return s.header.Clone(), s.headerSeq
+}
+
+// HeaderOwed returns whether the current loop instance must record header before its next request, and with which
+// reason: the log's first is initial, an instance's first is resume, one that differs from the folded one is change.
+func (s *State) HeaderOwed(header *events.Header) (reason events.HeaderReason, owed bool) {
+	switch {
+	case s.header == nil:
+		return events.HeaderInitial, true
+	case !s.headerInstance:
+		return events.HeaderResume, true
+	case !s.header.Equal(header):
+		return events.HeaderChange, true
+	}
+	return "", false
+}
+
+// Context returns the last request context and its sequence, 0 when there is none.
+func (s *State) Context() (events.RequestContext, uint64) { return s.context, s.contextSeq }
+
+// Turn returns the number of the last turn and whether it is open.
+func (s *State) Turn() (turn int64, open bool) { return s.turn, s.turnOpen }
+
+// Step returns the number of the last step of the last turn and whether it is open.
+func (s *State) Step() (step int64, open bool) { return s.step, s.stepOpen }
+
+// Attempt returns the last attempt of the open step, 0 before the first.
+func (s *State) Attempt() int64 { return s.attempt }
+
+// Answered reports whether the open step has its assistant message.
+func (s *State) Answered() bool { return s.answered }
+
+// Outcome says where the last step's model calls stand: the finish of its answer when it has one, how many tools that
+// answer called, and the failure of its last attempt when that failed. It is kept until the next step starts.
+func (s *State) Outcome() (finish events.Finish, tools int, failure events.Failure) {
+	return s.finish, len(s.tools), s.failure
+}
+
+// Entered returns how many user messages have entered in the last turn.
+func (s *State) Entered() int64 { return s.entered }
+
+// OpenCall returns the model call that has no end yet: its llm/stream, that event's sequence, what has come of the
+// answer, and the sequences of its chunk events. ok is false when there is none. Everything is a copy.
+func (s *State) OpenCall() (stream events.LLMStream, seq uint64, answer Answer, chunks []uint64, ok bool) {
+	if s.call == nil {
+		return stream, 0, answer, nil, false
+	}
+	stream = *s.call.stream
+	stream.Objects = slices.Clone(stream.Objects)
+	return stream, s.call.streamSeq, s.call.answer.clone(), slices.Clone(s.call.chunks), true
+}
+
+// PendingTool is a tool call of the open step that has no result yet.
+type PendingTool struct {
+	ID, Name, Arguments string
+	CallSeq             uint64 // the sequence of its tool/call, 0 when it was not recorded as started
+}
+
+// PendingTools returns the tool calls of the open step that have no result yet, in model order.
+func (s *State) PendingTools() []PendingTool {
+	var out []PendingTool
+	for _, t := range s.tools {
+		if t.resultSeq == 0 {
+			out = append(out, PendingTool{ID: t.id, Name: t.name, Arguments: t.arguments, CallSeq: t.callSeq})
+		}
+	}
+	return out
+}
+
+// Position returns where the surface stands.
+func (s *State) Position() events.SurfacePosition { return s.surface.position() }
+
+// Nodes returns the sequences of the surface's nodes, in surface order.
+func (s *State) Nodes() []uint64 {
+	seqs := make([]uint64, len(s.surface.nodes))
+	for i, n := range s.surface.nodes {
+		seqs[i] = n.seq
+	}
+	return seqs
+}
+
+// Messages returns the conversation as it stands. The value keeps showing it as it was when it was taken.
+func (s *State) Messages() Messages { return s.surface.messages() }
+
+// NewObjects returns the objects that came into use since the last llm/stream, in log order, each once: what the
+// next llm/stream must list.
+func (s *State) NewObjects() []objects.Ref { return slices.Clone(s.refs.fresh) }
+
+// Apply folds the next event into the state. It takes ownership of e: the caller must not change what e points to
+// afterwards. The error is an [*Error], or the first one again when the state is dead.
+func (s *State) Apply(e *events.Event) error {
+	if s.dead != nil {
+		return s.dead
+	}
+	if err := s.apply(e); err != nil {
+		s.dead = err
+		return err
+	}
+	return nil
+}
+
+func (s *State) apply(e *events.Event) error {
+	hash, sealed := e.Hash()
+	switch {
+	case !sealed:
+		return s.refuse(e, RuleSealed, "the event was neither decoded nor encoded")
+	case e.Seq != s.seq+1:
+		return s.refuse(e, RuleSequence, "sequence %d where %d belongs: events are missing, doubled or moved", e.Seq, s.seq+1)
+	case e.Prev != s.head:
+		return s.refuse(e, RuleChain, "prev is %s, the payload before hashes to %s", e.Prev, s.head)
+	case (e.Type() == events.TypeSessionCreated) != (s.seq == 0):
+		return s.refuse(e, RuleFirst, "session/created stands first and only there")
+	case s.seq > 0 && s.seedBroken(e):
+		return s.refuse(e, RuleSeed, "session/end-seed stands once behind the copied events: the session copied %d", s.created.SeedLength)
+	case s.closed:
+		return s.refuse(e, RuleClosed, "the session was closed")
+	case s.seq > 0 && s.claimSeq == 0 && e.Type() != events.TypeLoopClaimed:
+		return s.refuse(e, RuleClaim, "nobody has claimed the session")
+	}
+	if err := s.applyBody(e); err != nil {
+		return err
+	}
+	s.seq, s.head = e.Seq, hash
+	return nil
+}
+
+func (s *State) refuse(e *events.Event, rule Rule, format string, args ...any) error {
+	err := &Error{Session: s.id, Seq: e.Seq, Rule: rule, Reason: fmt.Sprintf(format, args...)}
+	if e.Body != nil {
+		err.Type = e.Type()
+	}
+	return err
+}
+
+// seedBroken reports whether e ends the copied events of a fork in the wrong place, or fails to end them. What was
+// copied may itself hold the end of an older seed, and needs no second one when that stands last.
+func (s *State) seedBroken(e *events.Event) bool {
+	n := s.created.SeedLength
+	ends := e.Type() == events.TypeSessionEndSeed
+	switch {
+	case n == 0 || e.Seq > n+2:
+		return ends
+	case e.Seq == n+2:
+		return ends == (s.endSeed == s.seq)
+	}
+	return false
+}
+
+func (s *State) applyBody(e *events.Event) error {
+	switch b := e.Body.(type) {
+	case *events.SessionCreated:
+		if b.Session != s.id {
+			return s.refuse(e, RuleFirst, "it is the log of session %q", b.Session)
+		}
+		s.created = b
+		s.options, s.optionsSeq = b.Options, e.Seq
+		return nil
+	case *events.SessionConfigured:
+		return s.applyConfigured(e, b)
+	case *events.SessionEndSeed:
+		s.endSeed = e.Seq
+		s.claim, s.claimSeq, s.headerInstance = events.LoopClaimed{}, 0, false
+		return nil
+	case *events.SessionTitle:
+		s.title = b.Title
+		return nil
+	case *events.SessionClosed:
+		return s.applyClosed(e, b)
+	case *events.LoopClaimed:
+		s.claim, s.claimSeq, s.headerInstance = *b, e.Seq, false
+		return nil
+	case *events.TurnStart:
+		return s.applyTurnStart(e, b)
+	case *events.TurnEnd:
+		return s.applyTurnEnd(e, b)
+	case *events.StepStart:
+		return s.applyStepStart(e, b)
+	case *events.StepEnd:
+		return s.applyStepEnd(e, b)
+	case *events.UserMessage:
+		return s.applyUserMessage(e, b)
+	case *events.RequestHeader:
+		return s.applyHeader(e, b)
+	case *events.RequestContext:
+		return s.applyContext(e, b)
+	}
+	return s.applyCallBody(e)
+}
+
+// applyCallBody goes on with the events of a model call and its tools.
+func (s *State) applyCallBody(e *events.Event) error {
+	switch b := e.Body.(type) {
+	case *events.LLMStream:
+		return s.applyStream(e, b)
+	case *events.AssistantChunk:
+		return s.applyChunk(e, b)
+	case *events.AssistantMessage:
+		return s.applyAnswer(e, b)
+	case *events.LLMFailed:
+		return s.applyFailed(e, b)
+	case *events.LLMRetry:
+		return s.applyRetry(e, b.Turn, b.Step)
+	case *events.LLMRetryStarted:
+		return s.applyRetry(e, b.Turn, b.Step)
+	case *events.ToolCall:
+		return s.applyToolCall(e, b)
+	case *events.ToolResult:
+		return s.applyToolResult(e, b)
+	case *events.CompactionStart:
+		return s.applyCompactionStart(e, b)
+	case *events.CompactionSummary:
+		return s.applyCompactionPart(e, b.CompactionID, false)
+	case *events.CompactionEnd:
+		return s.applyCompactionPart(e, b.CompactionID, true)
+	case *events.CompactionPrune, *events.ApprovalAsked, *events.ApprovalDecided, *events.Unknown:
+		return nil
+	}
+	return s.refuse(e, RuleUnsupported, "no fold for this type")
+}
