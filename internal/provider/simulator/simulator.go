@@ -1,0 +1,247 @@
+// Package simulator is a model provider without a model: an HTTP server that speaks DeepSeek's chat completions,
+// checks requests as a strict vendor does, answers from a script or by simple built-in rules, goes wrong on demand and
+// reports usage as a real prefix cache would give it. Equal requests in an equal order get equal answers.
+package simulator
+
+import (
+	"crypto/sha256"
+	"crypto/subtle"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/refold-dev/refold/internal/provider"
+	"github.com/refold-dev/refold/pkg/events"
+)
+
+// Config configures a simulator. The zero value answers by the built-in rules and accepts every key or none.
+type Config struct {
+	Script Script
+
+	// Key is the bearer key that requests must carry; empty: any or none.
+	Key string
+	// ContextWindow is how many tokens a prompt may have; 0: 128,000.
+	ContextWindow int64
+	// CacheTTL is how long a cached unit lives after its last use; 0: 4 h.
+	CacheTTL time.Duration
+	// CacheUnits is how many units of 64 tokens the cache holds; 0: 65,536.
+	CacheUnits int
+	// Record keeps every request for [Simulator.Requests].
+	Record bool
+
+	Now    func() time.Time // the cache's clock; nil: time.Now
+	Logger *slog.Logger     // nil: nothing is logged
+}
+
+const (
+	defaultWindow = 128_000
+	defaultTTL    = 4 * time.Hour
+	defaultUnits  = 1 << 16
+	maxBody       = 64 << 20
+)
+
+// Request is a request as it came.
+type Request struct {
+	Path    string
+	Session string // X-Refold-Session
+	Seq     uint64 // X-Refold-Seq, 0 when absent
+	Body    []byte // exact
+	Status  int    // of the response; 0: none was given
+}
+
+// Simulator is an [http.Handler] for POST requests to paths that end in /chat/completions. Safe for concurrent use.
+type Simulator struct {
+	cfg Config
+	log *slog.Logger
+
+	mu       sync.Mutex
+	cache    *prefixCache
+	matches  map[match]int
+	requests []Request
+}
+
+// New returns a simulator. The error wraps [ErrScript].
+func New(cfg Config) (*Simulator, error) {
+	if err := cfg.Script.validate(); err != nil {
+		return nil, err
+	}
+	if cfg.ContextWindow <= 0 {
+		cfg.ContextWindow = defaultWindow
+	}
+	if cfg.CacheTTL <= 0 {
+		cfg.CacheTTL = defaultTTL
+	}
+	if cfg.CacheUnits <= 0 {
+		cfg.CacheUnits = defaultUnits
+	}
+	if cfg.Now == nil {
+		cfg.Now = time.Now
+	}
+	log := cfg.Logger
+	if log == nil {
+		log = slog.New(slog.DiscardHandler)
+	}
+	return &Simulator{
+		cfg: cfg, log: log, cache: newPrefixCache(cfg.CacheUnits, cfg.CacheTTL), matches: make(map[match]int),
+	}, nil
+}
+
+// Requests returns a copy of the recorded requests in the order in which they came, Body shared.
+func (s *Simulator) Requests() []Request {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.requests)
+}
+
+// ServeHTTP implements [http.Handler].
+func (s *Simulator) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if !strings.HasSuffix(r.URL.Path, "/chat/completions") {
+		writeError(w, http.StatusNotFound, "invalid_request_error", "There is nothing at "+r.URL.Path)
+		return
+	}
+	if r.Method != http.MethodPost {
+		w.Header().Set("Allow", http.MethodPost)
+		writeError(w, http.StatusMethodNotAllowed, "invalid_request_error", "Only POST is allowed")
+		return
+	}
+	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
+	var tooLarge *http.MaxBytesError
+	switch {
+	case errors.As(err, &tooLarge):
+		writeError(w, http.StatusRequestEntityTooLarge, "invalid_request_error", "The request body is too large")
+		return
+	case err != nil: // the client broke off: there is nobody to answer
+		s.log.Debug("request broken off", "error", err)
+		return
+	}
+	status := s.respond(w, r, body, s.record(r, body))
+	s.log.Debug("request", "session", r.Header.Get(provider.HeaderSession), "seq", r.Header.Get(provider.HeaderSeq),
+		"bytes", len(body), "status", status)
+}
+
+// record keeps a request and returns a function that notes its status.
+func (s *Simulator) record(r *http.Request, body []byte) func(status int) {
+	if !s.cfg.Record {
+		return func(int) {}
+	}
+	seq, _ := strconv.ParseUint(r.Header.Get(provider.HeaderSeq), 10, 64) // 0 when there is none
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	i := len(s.requests)
+	s.requests = append(s.requests, Request{
+		Path: r.URL.Path, Session: r.Header.Get(provider.HeaderSession), Seq: seq, Body: body,
+	})
+	return func(status int) {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.requests[i].Status = status
+	}
+}
+
+// respond answers a request and returns the status. note is told the status before the first byte is written.
+func (s *Simulator) respond(w http.ResponseWriter, r *http.Request, body []byte, note func(int)) int {
+	fail := func(status int, kind, message string) int {
+		note(status)
+		writeError(w, status, kind, message)
+		return status
+	}
+	credential := strings.TrimPrefix(r.Header.Get("Authorization"), "Bearer ")
+	if s.cfg.Key != "" && subtle.ConstantTimeCompare([]byte(credential), []byte(s.cfg.Key)) != 1 {
+		return fail(http.StatusUnauthorized, "authentication_error", "Authentication Fails, Your api key is invalid")
+	}
+	req, err := parseRequest(body)
+	if err != nil {
+		return fail(http.StatusBadRequest, "invalid_request_error", err.Error())
+	}
+	prompt := promptOf(req)
+	if n := tokens(len(prompt)); n > s.cfg.ContextWindow {
+		return fail(http.StatusBadRequest, "invalid_request_error", fmt.Sprintf(
+			"This model's maximum context length is %d tokens. However, you requested %d tokens in the messages.",
+			s.cfg.ContextWindow, n))
+	}
+	answer := s.answerTo(req, r.Header.Get(provider.HeaderSession))
+	rc := http.NewResponseController(w)
+	if f := answer.Failure; f != nil {
+		switch f.Kind {
+		case FailHTTP:
+			note(f.Status)
+			writeFailure(w, f)
+			return f.Status
+		case FailResetBefore:
+			if err := reset(rc); !errors.Is(err, errGone) {
+				s.log.Error("simulated reset failed", "error", err)
+			}
+			return 0
+		}
+	}
+	note(http.StatusOK)
+	s.stream(w, r, req, &answer, body, prompt, credential)
+	return http.StatusOK
+}
+
+// stream writes a streamed answer and accounts for it.
+func (s *Simulator) stream(w http.ResponseWriter, r *http.Request, req *chatRequest, a *Answer, body, prompt []byte, credential string) {
+	owner := ownerKey(credential, req.model)
+	m := a.message(body)
+	hit := s.charge(owner, prompt)
+	usage := []byte(a.Usage)
+	if usage == nil {
+		reasoning := tokens(len(m.reasoning))
+		output := tokens(len(m.content))
+		for _, c := range m.calls {
+			output += tokens(len(c.name) + len(c.arguments))
+		}
+		usage = usageOf(tokens(len(prompt)), hit, reasoning+output, reasoning)
+	}
+	sum := sha256.Sum256(body)
+	st := stream{
+		w: w, rc: http.NewResponseController(w), ctx: r.Context(), answer: a, model: req.model, usage: usage,
+	}
+	if err := st.run(&m, "sim-"+hex.EncodeToString(sum[:8])); err != nil {
+		if !errors.Is(err, errGone) {
+			s.log.Debug("answer broken off", "error", err)
+		}
+		return
+	}
+	s.charge(owner, appendAnswer(slices.Clip(prompt), &m))
+}
+
+// charge returns how many tokens of text are read from the cache and writes all of its full units.
+func (s *Simulator) charge(owner unitKey, text []byte) int64 {
+	keys := unitKeys(owner, text)
+	now := s.cfg.Now()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	hit := s.cache.lookup(keys, now)
+	s.cache.store(keys, now)
+	return int64(hit) * unitTokens
+}
+
+func writeError(w http.ResponseWriter, status int, kind, message string) {
+	b := events.AppendQuote([]byte(`{"error":{"message":`), events.TextFromBytes([]byte(message)))
+	b = fmt.Appendf(b, `,"type":%q,"param":null,"code":%q}}`, kind, kind)
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(status)
+	_, _ = w.Write(b) // the client may be gone
+}
+
+func writeFailure(w http.ResponseWriter, f *Failure) {
+	if f.RetryAfter != "" {
+		w.Header().Set("Retry-After", f.RetryAfter)
+	}
+	if f.Body == "" {
+		writeError(w, f.Status, "simulated_error", "Simulated failure: "+http.StatusText(f.Status))
+		return
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(f.Status)
+	_, _ = io.WriteString(w, string(f.Body)) // the client may be gone
+}
