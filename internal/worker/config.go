@@ -1,0 +1,94 @@
+package worker
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/refold-dev/refold/internal/provider"
+	"github.com/refold-dev/refold/internal/tools"
+	"github.com/refold-dev/refold/pkg/events"
+	"github.com/refold-dev/refold/pkg/objects"
+)
+
+// Config configures a worker. Fields without a default are required.
+type Config struct {
+	Name     string    // the worker's name, stable over restarts
+	Instance events.ID // this run of it
+
+	Defaults events.Options              // what sessions get that choose nothing themselves
+	Adapters map[string]provider.Adapter // by the provider's name in the log
+	Tools    *tools.Set
+	Objects  objects.Store
+
+	MaxAttempts int           // model calls per step; 0: 4
+	RetryBase   time.Duration // the delay before the first retry, doubled each time; 0: 500 ms
+	RetryMax    time.Duration // no delay is longer, whatever the provider asks for; 0: 30 s
+	MaxSteps    int64         // steps per turn; 0: 200
+	ToolTimeout time.Duration // 0: 2 min
+	ToolPool    int           // parallel tools at a time; 0: 8
+
+	InlineMax     int           // bytes of one text that stay in its event; larger ones become objects; 0: 64 KiB
+	MaxEventBytes int           // the largest payload that the log takes; 0: 1 MiB less 16 KiB for headers
+	ChunkInterval time.Duration // chunks are durable at the latest after this; 0: 100 ms
+
+	Now    func() time.Time // nil: time.Now
+	NewID  func() events.ID
+	Jitter func() float64          // in [0,1), spreads retries; nil: no jitter
+	Live   func(events.ID, []byte) // told chunks as they come, undurable; nil: nobody is
+	Log    *slog.Logger            // nil: silent
+
+	metrics *Metrics // nil: nothing is counted
+}
+
+const (
+	kib              = 1 << 10
+	defaultMaxEvent  = 1<<20 - 16*kib
+	defaultInlineMax = 64 * kib
+	chunkRunBytes    = 64 * kib // a run of chunks is appended when it is this long
+)
+
+func (c *Config) complete() error {
+	setDefault(&c.MaxAttempts, 4)
+	setDefault(&c.RetryBase, 500*time.Millisecond)
+	setDefault(&c.RetryMax, 30*time.Second)
+	setDefault(&c.MaxSteps, 200)
+	setDefault(&c.ToolTimeout, 2*time.Minute)
+	setDefault(&c.ToolPool, 8)
+	setDefault(&c.InlineMax, defaultInlineMax)
+	setDefault(&c.MaxEventBytes, defaultMaxEvent)
+	setDefault(&c.ChunkInterval, 100*time.Millisecond)
+	if c.Now == nil {
+		c.Now = time.Now
+	}
+	if c.Jitter == nil {
+		c.Jitter = func() float64 { return 0 }
+	}
+	if c.Live == nil {
+		c.Live = func(events.ID, []byte) {}
+	}
+	if c.Log == nil {
+		c.Log = slog.New(slog.DiscardHandler)
+	}
+	switch {
+	case c.Name == "" || !events.ValidText(c.Name):
+		return errors.New("worker: a name is required")
+	case !c.Instance.Valid():
+		return fmt.Errorf("worker: instance %q is no ULID", c.Instance)
+	case c.Tools == nil || c.Objects == nil || c.NewID == nil:
+		return errors.New("worker: tools, objects and an id source are required")
+	case c.MaxAttempts < 1 || c.MaxSteps < 1 || c.ToolPool < 1 || c.InlineMax < 1 || c.MaxEventBytes < 4*kib:
+		return errors.New("worker: a limit is too small")
+	case c.InlineMax > c.MaxEventBytes/2:
+		return fmt.Errorf("worker: %d bytes inline do not fit into events of %d bytes", c.InlineMax, c.MaxEventBytes)
+	}
+	return nil
+}
+
+func setDefault[T comparable](v *T, d T) {
+	var zero T
+	if *v == zero {
+		*v = d
+	}
+}

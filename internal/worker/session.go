@@ -1,0 +1,306 @@
+package worker
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/refold-dev/refold/internal/jetstream"
+	"github.com/refold-dev/refold/pkg/eventlog"
+	"github.com/refold-dev/refold/pkg/events"
+)
+
+const (
+	lostDelay  = 200 * time.Millisecond // an input comes back soon after its session was lost: the owner answers for it
+	mineDelay  = 2 * time.Second        // an input of another worker's session is looked at again after this
+	retryDelay = 5 * time.Second        // an input whose session could not be worked on
+)
+
+var errElsewhere = errors.New("a living worker owns the session")
+
+func parseQuestion(raw []byte) (question, error) {
+	var q question
+	const most = 256
+	if len(raw) > most {
+		return q, fmt.Errorf("%d bytes, at most %d", len(raw), most)
+	}
+	if err := json.Unmarshal(raw, &q); err != nil {
+		return q, err
+	}
+	_, err := events.ParseID(string(q.Session))
+	return q, err
+}
+
+// session is a session that this worker works on, and the inputs that it was handed for it.
+type session struct {
+	w    *Worker
+	id   events.ID
+	log  *slog.Logger
+	wake chan struct{} // holds a token when something was handed over
+
+	mu   sync.Mutex
+	held []*jetstream.Delivery // not acknowledged yet
+	done uint64                // inputs up to this place were used, and what they started is finished
+}
+
+func newSession(w *Worker, id events.ID) *session {
+	return &session{w: w, id: id, log: w.cfg.Log.With(slog.String("session", string(id))), wake: make(chan struct{}, 1)}
+}
+
+func (s *session) give(d *jetstream.Delivery) {
+	s.mu.Lock()
+	if d != nil {
+		s.held = append(s.held, d)
+	}
+	s.mu.Unlock()
+	select {
+	case s.wake <- struct{}{}:
+	default:
+	}
+}
+
+func (s *session) pending() bool { return len(s.wake) > 0 }
+
+func (s *session) finished(seq uint64) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return seq <= s.done
+}
+
+// run works on the session until it has been at rest for a while, is lost, or ctx ends.
+func (s *session) run(ctx context.Context) {
+	ctx, cancel := context.WithCancel(ctx)
+	var keeper sync.WaitGroup
+	keeper.Go(func() { s.keepAlive(ctx) })
+	err := s.work(ctx)
+	cancel()
+	keeper.Wait()
+	delay := retryDelay
+	switch {
+	case err == nil: // retired already
+	case errors.Is(err, errElsewhere):
+		delay = mineDelay
+	case errors.Is(err, eventlog.ErrLostOwnership):
+		s.w.m.lost.Inc()
+		s.log.Warn("session lost to another worker", slog.Any("error", err))
+		delay = lostDelay
+	case errors.Is(err, context.Canceled):
+		delay = lostDelay
+	default:
+		s.log.Error("session put aside", slog.Any("error", err))
+	}
+	if err != nil {
+		s.w.retire(s, true)
+	}
+	s.giveBack(delay)
+}
+
+// keepAlive keeps the held inputs from being delivered to somebody else while this worker lives.
+func (s *session) keepAlive(ctx context.Context) {
+	ticker := time.NewTicker(s.w.keep)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+			s.mu.Lock()
+			for _, d := range s.held {
+				if err := d.InProgress(); err != nil {
+					s.log.Warn("an input may be delivered again", slog.Any("error", err))
+				}
+			}
+			s.mu.Unlock()
+		}
+	}
+}
+
+func (s *session) giveBack(delay time.Duration) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, d := range s.held {
+		if err := d.NakWithDelay(delay); err != nil {
+			s.log.Warn("an input comes back only after its acknowledgement time", slog.Any("error", err))
+		}
+	}
+	s.held = nil
+}
+
+// work opens the session and uses its inputs in the order of the inbox.
+func (s *session) work(ctx context.Context) error {
+	var l *loop
+	for {
+		if l == nil {
+			var err error
+			if l, err = s.open(ctx); err != nil {
+				return err
+			}
+		}
+		if l != nil {
+			if err := s.drain(ctx, l); err != nil {
+				return err
+			}
+		}
+		idle := time.NewTimer(s.w.idle)
+		select {
+		case <-s.wake:
+			idle.Stop()
+		case <-ctx.Done():
+			idle.Stop()
+			return ctx.Err()
+		case <-idle.C:
+			if s.w.retire(s, false) {
+				return nil
+			}
+		}
+	}
+}
+
+// open returns the loop of the session, nil when there is no such session and no input that opens one.
+func (s *session) open(ctx context.Context) (*loop, error) {
+	log, err := s.w.client.Logs().Open(ctx, s.id)
+	if errors.Is(err, eventlog.ErrNotFound) {
+		log, err = s.make(ctx)
+	}
+	if err != nil || log == nil {
+		return nil, err
+	}
+	l, err := openLoop(ctx, &s.w.cfg, s.id, log)
+	if err != nil {
+		return nil, err
+	}
+	if claim, seq := l.state.Claim(); seq > 0 && claim.Instance != s.w.cfg.Instance {
+		if err := s.askOwner(ctx, claim); err != nil {
+			return nil, err
+		}
+	}
+	return l, nil
+}
+
+// make makes the session's log when an input opens it, and refuses the inputs before that one.
+func (s *session) make(ctx context.Context) (eventlog.Log, error) {
+	var after uint64
+	for {
+		q, ok, err := s.w.client.Inbox().Next(ctx, s.id, after)
+		if err != nil {
+			return nil, err
+		}
+		if ok && q.Input.Open {
+			return s.w.client.Logs().Create(ctx, s.id)
+		}
+		if !ok {
+			s.settle(ctx, after, func(d *jetstream.Delivery) error {
+				s.log.Error("input refused: there is no such session", slog.Uint64("input", d.Seq), slog.String("id", string(d.Input.ID)))
+				return d.Term("unknown session")
+			})
+			return nil, nil //nolint:nilnil // no session to work on is no failure
+		}
+		after = q.Seq
+	}
+}
+
+// askOwner returns nil when the owner is gone. A living one is told of the inputs held here; those that it has finished
+// with are acknowledged for it.
+func (s *session) askOwner(ctx context.Context, owner events.LoopClaimed) error {
+	s.mu.Lock()
+	seqs := []uint64{0}
+	for _, d := range s.held {
+		seqs = append(seqs, d.Seq)
+	}
+	s.mu.Unlock()
+	for _, seq := range seqs {
+		raw, err := json.Marshal(question{Session: s.id, Seq: seq})
+		if err != nil {
+			return err
+		}
+		answer, err := s.w.client.Presence().Ask(ctx, owner.Instance, raw)
+		switch {
+		case errors.Is(err, jetstream.ErrNoResponders):
+			return nil
+		case err != nil:
+			return fmt.Errorf("ask %s (%s) about session %s: %w", owner.Worker, owner.Instance, s.id, err)
+		case string(answer) == answerDone && seq > 0:
+			s.settle(ctx, seq, func(d *jetstream.Delivery) error { return d.Ack(ctx) })
+		}
+	}
+	return fmt.Errorf("session %s: %w: %s (%s)", s.id, errElsewhere, owner.Worker, owner.Instance)
+}
+
+// drain uses all inputs that the inbox has for the session.
+func (s *session) drain(ctx context.Context, l *loop) error {
+	if l.state.Seq() > 0 {
+		if err := l.run(ctx, nil); err != nil {
+			return err
+		}
+	}
+	for {
+		s.finish(ctx, l.state.Input())
+		q, ok, err := s.w.client.Inbox().Next(ctx, s.id, l.state.Input())
+		if err != nil {
+			return err
+		}
+		if !ok {
+			return nil
+		}
+		if l.state.Closed() {
+			return s.refuseRest(ctx, l)
+		}
+		s.w.m.inputs.WithLabelValues(string(q.Input.Kind)).Inc()
+		if err := l.run(ctx, &input{Input: q.Input, seq: q.Seq}); err != nil {
+			return err
+		}
+	}
+}
+
+// refuseRest refuses what came for a closed session.
+func (s *session) refuseRest(ctx context.Context, l *loop) error {
+	var last uint64
+	for after := l.state.Input(); ; after = last {
+		q, ok, err := s.w.client.Inbox().Next(ctx, s.id, after)
+		if err != nil {
+			return err
+		}
+		if !ok {
+			break
+		}
+		last = q.Seq
+	}
+	s.settle(ctx, last, func(d *jetstream.Delivery) error {
+		s.log.Error("input refused: the session is closed", slog.Uint64("input", d.Seq), slog.String("id", string(d.Input.ID)))
+		return d.Term("session closed")
+	})
+	return nil
+}
+
+// finish acknowledges the inputs up to the place seq: they were used, and what they started is finished.
+func (s *session) finish(ctx context.Context, seq uint64) {
+	s.mu.Lock()
+	s.done = max(s.done, seq)
+	s.mu.Unlock()
+	s.settle(ctx, seq, func(d *jetstream.Delivery) error { return d.Ack(ctx) })
+}
+
+// settle ends the held inputs up to the place seq. One that cannot be told now comes again and is recognised then.
+func (s *session) settle(ctx context.Context, seq uint64, end func(*jetstream.Delivery) error) {
+	s.mu.Lock()
+	var due []*jetstream.Delivery
+	kept := s.held[:0]
+	for _, d := range s.held {
+		if d.Seq <= seq {
+			due = append(due, d)
+		} else {
+			kept = append(kept, d)
+		}
+	}
+	s.held = kept
+	s.mu.Unlock()
+	for _, d := range due {
+		if err := end(d); err != nil && ctx.Err() == nil {
+			s.log.Warn("an input may be delivered again", slog.Any("error", err))
+		}
+	}
+}

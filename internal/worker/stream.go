@@ -1,0 +1,146 @@
+package worker
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"time"
+
+	"github.com/refold-dev/refold/internal/provider"
+	"github.com/refold-dev/refold/pkg/eventlog"
+	"github.com/refold-dev/refold/pkg/events"
+)
+
+// received is one thing that came from the provider.
+type received struct {
+	chunk events.Chunk
+	err   error
+}
+
+// stream sends the call and appends what comes back until the call has its end in the log.
+func (l *loop) stream(ctx context.Context, prepared *provider.Prepared, call provider.Call) error {
+	err := l.receive(ctx, prepared, call)
+	var failed *provider.Error
+	switch {
+	case err == nil:
+		err = l.answer(ctx, call.Turn, call.Step)
+	case ctx.Err() != nil:
+		return ctx.Err() // the worker stops or has lost the session: whoever goes on ends the call
+	case errors.As(err, &failed):
+		return l.fail(ctx, failed.Failure)
+	}
+	if errors.Is(err, eventlog.ErrTooLarge) {
+		return l.fail(ctx, events.Failure{Code: events.FailureMalformed, Message: "the answer does not fit into the log: " + err.Error()})
+	}
+	return err
+}
+
+// receive appends the chunks of the answer, packed into runs.
+func (l *loop) receive(ctx context.Context, prepared *provider.Prepared, call provider.Call) error {
+	ctx, cancel := context.WithCancel(ctx)
+	const buffered = 256
+	incoming := make(chan received, buffered)
+	go func() {
+		defer close(incoming)
+		for c, err := range prepared.Dispatch(ctx, call) {
+			select {
+			case incoming <- received{c, err}:
+			case <-ctx.Done():
+				return
+			}
+		}
+	}()
+	defer func() {
+		cancel()
+		for range incoming { // until the sender is gone
+		}
+	}()
+
+	run := &chunkRun{loop: l, call: call}
+	timer := time.NewTimer(l.cfg.ChunkInterval)
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-timer.C:
+			if err := run.flush(ctx); err != nil {
+				return err
+			}
+		case r, ok := <-incoming:
+			if !ok {
+				return &provider.Error{Failure: events.Failure{Code: events.FailureStreamClosed, Message: "the answer ended without a finish"}}
+			}
+			if r.err != nil {
+				return errors.Join(run.flush(ctx), r.err)
+			}
+			if run.empty() {
+				timer.Reset(l.cfg.ChunkInterval)
+			}
+			run.add(r.chunk)
+			if r.chunk.Type == events.ChunkFinish {
+				return run.flush(ctx)
+			}
+			if run.bytes >= chunkRunBytes {
+				if err := run.flush(ctx); err != nil {
+					return err
+				}
+			}
+		}
+	}
+}
+
+// chunkRun gathers chunks until they are appended as one event.
+type chunkRun struct {
+	loop   *loop
+	call   provider.Call
+	chunks []events.Chunk
+	bytes  int
+}
+
+func (r *chunkRun) empty() bool { return len(r.chunks) == 0 }
+
+func (r *chunkRun) add(c events.Chunk) {
+	r.chunks = events.AppendChunk(r.chunks, c)
+	for _, t := range c.Texts {
+		r.bytes += len(t)
+	}
+	live, err := events.EncodeLive(&events.AssistantChunk{
+		Turn: r.call.Turn, Step: r.call.Step, Attempt: r.call.Attempt, Chunks: []events.Chunk{c},
+	})
+	if err != nil {
+		r.loop.log.Debug("a chunk is not shown live", slog.Any("error", err))
+		return
+	}
+	r.loop.cfg.Live(r.loop.id, live)
+}
+
+func (r *chunkRun) flush(ctx context.Context) error {
+	if r.empty() {
+		return nil
+	}
+	body := &events.AssistantChunk{Turn: r.call.Turn, Step: r.call.Step, Attempt: r.call.Attempt, Chunks: r.chunks}
+	r.chunks, r.bytes = nil, 0
+	return r.loop.put(ctx, body)
+}
+
+// answer appends the assistant message that the open call's chunks add up to.
+func (l *loop) answer(ctx context.Context, turn, step int64) error {
+	_, _, a, chunks, open := l.state.OpenCall()
+	if !open {
+		return errors.New("no model call is open")
+	}
+	header, _ := l.state.Header()
+	err := l.put(ctx, &events.AssistantMessage{
+		Turn: turn, Step: step,
+		Message: events.Message{
+			ID: string(l.cfg.NewID()), Role: events.RoleAssistant, Content: a.Content(),
+			Source: events.Source{Kind: events.SourceModel, Provider: header.Config.Provider, Model: header.Config.Model},
+		},
+		Usage: a.Usage, UsageReported: a.UsageReported, Finish: a.Finish, Interrupted: a.Finish.Kind == events.FinishAborted,
+	}, appended(), eventlog.WithSources(chunks...))
+	if errors.Is(err, eventlog.ErrTooLarge) {
+		return l.fail(ctx, events.Failure{Code: events.FailureMalformed, Message: "the answer does not fit into the log: " + err.Error()})
+	}
+	return err
+}

@@ -1,0 +1,153 @@
+package worker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/refold-dev/refold/internal/jetstream"
+	"github.com/refold-dev/refold/pkg/events"
+)
+
+// Worker takes inputs from the inbox and runs the sessions that they belong to.
+type Worker struct {
+	cfg    Config
+	client *jetstream.Client
+	idle   time.Duration
+	keep   time.Duration
+	m      *Metrics
+
+	mu       sync.Mutex
+	sessions map[events.ID]*session
+	running  *errgroup.Group
+}
+
+// Service is what a worker needs beside the loop's own configuration.
+type Service struct {
+	Client  *jetstream.Client
+	Idle    time.Duration // a session at rest is kept in memory this long; 0: 1 min
+	AckWait time.Duration // the client's; 0: 30 s
+	Metrics *Metrics
+}
+
+// New returns a worker. It does nothing before Run.
+func New(cfg Config, s Service) (*Worker, error) {
+	if s.Client == nil || s.Metrics == nil {
+		return nil, errors.New("worker: a client and metrics are required")
+	}
+	setDefault(&s.Idle, time.Minute)
+	setDefault(&s.AckWait, 30*time.Second)
+	const headerRoom = 16 * kib // what NATS counts into a message beside its payload
+	if most := int(s.Client.MaxPayload()) - headerRoom; cfg.MaxEventBytes == 0 || cfg.MaxEventBytes > most {
+		cfg.MaxEventBytes = most
+	}
+	cfg.InlineMax = min(max(cfg.InlineMax, 0), cfg.MaxEventBytes/4)
+	if cfg.InlineMax == 0 {
+		cfg.InlineMax = min(defaultInlineMax, cfg.MaxEventBytes/4)
+	}
+	cfg.metrics = s.Metrics
+	if err := cfg.complete(); err != nil {
+		return nil, err
+	}
+	return &Worker{
+		cfg: cfg, client: s.Client, idle: s.Idle, keep: s.AckWait / 3, m: s.Metrics, sessions: make(map[events.ID]*session),
+	}, nil
+}
+
+// Run works until ctx ends or the inbox is lost, and returns when everything that it started has stopped. Sessions are
+// left as they are: their logs say where the next worker goes on. After ctx ended the error is nil.
+func (w *Worker) Run(ctx context.Context) error {
+	deliveries, err := w.client.Inbox().Subscribe(ctx, 1)
+	if err != nil {
+		return fmt.Errorf("worker %s: %w", w.cfg.Name, err)
+	}
+	defer deliveries.Stop()
+	group, ctx := errgroup.WithContext(ctx)
+	w.running = group
+	present := make(chan struct{}) // who owns a session must be there to be asked
+	group.Go(func() error {
+		return w.client.Presence().Serve(ctx, w.cfg.Instance, func() { close(present) }, w.asked)
+	})
+	group.Go(func() error {
+		select {
+		case <-present:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+		for {
+			d, err := deliveries.Receive(ctx)
+			if err != nil {
+				return err
+			}
+			w.wake(ctx, d.Session, d)
+		}
+	})
+	if err := group.Wait(); err != nil && !errors.Is(err, context.Canceled) {
+		return fmt.Errorf("worker %s: %w", w.cfg.Name, err)
+	}
+	return nil
+}
+
+// wake hands a delivery, nil for none, to the session's goroutine and starts it when there is none.
+func (w *Worker) wake(ctx context.Context, id events.ID, d *jetstream.Delivery) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	s, ok := w.sessions[id]
+	if !ok {
+		s = newSession(w, id)
+		w.sessions[id] = s
+		w.m.active.Inc()
+		w.running.Go(func() error {
+			s.run(ctx)
+			return nil
+		})
+	}
+	s.give(d)
+}
+
+// retire forgets the session unless something was handed to it in the meantime.
+func (w *Worker) retire(s *session, force bool) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if !force && s.pending() {
+		return false
+	}
+	delete(w.sessions, s.id)
+	w.m.active.Dec()
+	return true
+}
+
+// question is what workers ask each other about an input that one of them was handed and the other's session it is.
+type question struct {
+	Session events.ID `json:"session"`
+	Seq     uint64    `json:"seq"` // 0: only to wake the owner
+}
+
+// The answers to a question.
+const (
+	answerDone = "done" // the input was used, and what it started is finished
+	answerMine = "mine" // the owner sees to it
+	answerBad  = "bad"  // the question was not understood
+)
+
+// asked answers another worker.
+func (w *Worker) asked(ctx context.Context, raw []byte) []byte {
+	q, err := parseQuestion(raw)
+	if err != nil {
+		w.cfg.Log.Warn("a worker's question was not understood", slog.Any("error", err))
+		return []byte(answerBad)
+	}
+	w.mu.Lock()
+	s, ok := w.sessions[q.Session]
+	w.mu.Unlock()
+	if ok && q.Seq > 0 && s.finished(q.Seq) {
+		return []byte(answerDone)
+	}
+	w.wake(ctx, q.Session, nil)
+	return []byte(answerMine)
+}
