@@ -1,0 +1,232 @@
+package follow
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/refold-dev/refold/pkg/eventlog"
+)
+
+// visitAll visits one session of the queue after another until the follower stops.
+func (f *Follower) visitAll(ctx context.Context) {
+	for {
+		s := f.take()
+		if s == nil {
+			return
+		}
+		err := f.visit(ctx, s)
+		if errors.Is(err, ErrFinal) {
+			s.last = f.lastOf(ctx, s)
+		}
+		f.leave(ctx, s, err)
+	}
+}
+
+// take returns the next session of the queue, nil when the follower has stopped.
+func (f *Follower) take() *session {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for {
+		for len(f.queue) == 0 && !f.stopped {
+			f.work.Wait()
+		}
+		if f.stopped {
+			return nil
+		}
+		s := f.queue[0]
+		f.queue[0] = nil
+		f.queue = f.queue[1:]
+		if !s.queued { // forgotten meanwhile
+			continue
+		}
+		s.queued, s.visiting, s.asked = false, true, s.target
+		if s.place != nil {
+			f.open.MoveToFront(s.place)
+		}
+		return s
+	}
+}
+
+// visit brings the session's handler up to date.
+func (f *Follower) visit(ctx context.Context, s *session) error {
+	f.mu.Lock()
+	suspect, whole := s.suspect, s.gaps == 0
+	s.suspect = false
+	f.mu.Unlock()
+	idle, err := f.prepare(ctx, s, suspect, whole)
+	if err != nil || idle {
+		if err != nil && suspect {
+			f.mu.Lock()
+			s.suspect = true
+			f.mu.Unlock()
+		}
+		return err
+	}
+	for m, err := range s.log.Read(ctx, s.next) {
+		if err != nil {
+			if errors.Is(err, eventlog.ErrGap) || errors.Is(err, eventlog.ErrCorrupt) {
+				return f.broken(ctx, s, err)
+			}
+			return err
+		}
+		if err := s.handler.Apply(ctx, m); err != nil {
+			return fmt.Errorf("event %d: %w", m.Seq, err)
+		}
+		s.next = m.Seq + 1
+		f.handled(s, m.Seq)
+	}
+	if err := s.handler.CaughtUp(ctx); err != nil {
+		return fmt.Errorf("caught up at event %d: %w", s.next-1, err)
+	}
+	f.mu.Lock()
+	s.done = s.next - 1
+	f.mu.Unlock()
+	return nil
+}
+
+func (f *Follower) handled(s *session, seq uint64) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	s.done = max(s.done, seq)
+}
+
+// broken tells the handler of a log that cannot be read on.
+func (f *Follower) broken(ctx context.Context, s *session, cause error) error {
+	if err := s.handler.Broken(ctx, s.next, cause); err != nil {
+		return err
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	s.done = s.next - 1
+	return fmt.Errorf("%w: %w", ErrFinal, cause)
+}
+
+// lastOf returns the log's last sequence, or what is known of it when the log does not answer.
+func (f *Follower) lastOf(ctx context.Context, s *session) uint64 {
+	if s.log != nil {
+		if last, err := s.log.Last(ctx); err == nil {
+			return last
+		}
+	}
+	return s.asked
+}
+
+// prepare makes sure that the session has a handler. idle says that there is nothing to do. A suspect session may be
+// shorter than what was handled; whole says that no messages are missing in it.
+func (f *Follower) prepare(ctx context.Context, s *session, suspect, whole bool) (idle bool, err error) {
+	if s.log == nil {
+		if s.log, err = f.cfg.Store.Open(ctx, s.id); err != nil {
+			return false, err
+		}
+	}
+	if s.handler != nil && !suspect {
+		return false, nil
+	}
+	last, err := s.log.Last(ctx)
+	if err != nil {
+		return false, err
+	}
+	if !s.known {
+		position, err := f.cfg.Position(ctx, s.id)
+		if err != nil {
+			return false, fmt.Errorf("position: %w", err)
+		}
+		f.mu.Lock()
+		s.done, s.known = position, true
+		f.mu.Unlock()
+	}
+	if last == s.done && whole {
+		return true, nil
+	}
+	if s.handler != nil {
+		if last > s.done && whole {
+			return false, nil // the sweep was late
+		}
+		log := s.log
+		f.mu.Lock()
+		f.close(s)
+		f.mu.Unlock()
+		s.log = log
+	}
+	return false, f.openHandler(ctx, s, last)
+}
+
+func (f *Follower) openHandler(ctx context.Context, s *session, last uint64) error {
+	h, from, err := f.cfg.Open(ctx, s.id, last)
+	if err != nil {
+		return fmt.Errorf("open at event %d: %w", last, err)
+	}
+	s.handler, s.next = h, max(from, 1)
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	s.place = f.open.PushFront(s)
+	for e := f.open.Back(); e != nil && f.open.Len() > f.cfg.MaxSessions; {
+		old := e.Value.(*session)
+		e = e.Prev()
+		if !old.visiting {
+			f.close(old)
+		}
+	}
+	return nil
+}
+
+// leave ends a visit and decides when the next one is due.
+func (f *Follower) leave(ctx context.Context, s *session, err error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	s.visiting = false
+	switch {
+	case ctx.Err() != nil || f.stopped:
+	case err == nil:
+		s.failures = 0
+		f.settle(s)
+	case isGone(err):
+		f.forget(s)
+	case errors.Is(err, ErrFinal):
+		f.cfg.Log.ErrorContext(ctx, "session given up until it changes", slog.String("session", string(s.id)), slog.Any("error", err))
+		f.close(s)
+		s.failures, s.failed = 0, true
+		f.resume(s)
+	default:
+		if errors.Is(err, ErrReopen) {
+			f.close(s)
+		}
+		delay := f.backoff(s.failures)
+		s.failures++
+		f.cfg.Log.WarnContext(ctx, "session is tried again", slog.String("session", string(s.id)),
+			slog.Int("failures", s.failures), slog.Duration("delay", delay), slog.Any("error", err))
+		s.retry = time.AfterFunc(delay, func() { f.retryNow(s) })
+	}
+}
+
+// settle ends a visit that went well. The lock is held.
+func (f *Follower) settle(s *session) {
+	if s.suspect || s.target > s.done && s.target > s.asked {
+		f.enqueue(s)
+		return
+	}
+	s.target = s.done // a hint that promised more was wrong
+}
+
+// resume ends a visit after which the session is left alone, unless it has changed meanwhile. The lock is held.
+func (f *Follower) resume(s *session) {
+	if s.suspect || s.target > s.asked {
+		s.failed = false
+		f.enqueue(s)
+		return
+	}
+	s.target = s.last
+}
+
+// retryNow ends the wait of a session that failed.
+func (f *Follower) retryNow(s *session) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if s.retry != nil {
+		s.retry = nil
+		f.enqueue(s)
+	}
+}

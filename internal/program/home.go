@@ -1,0 +1,147 @@
+package program
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/refold-dev/refold/internal/embedded"
+	"github.com/refold-dev/refold/internal/jetstream"
+)
+
+// Home is the directory of the embedded server: its streams, the verifier's key, a lock, and the address of the
+// process that serves it.
+type Home struct{ dir string }
+
+// The names in a home.
+const (
+	homeLock    = "lock"
+	homeAddress = "address"
+	homeStreams = "streams"
+	homeKey     = "verifier.seed"
+)
+
+// ErrInUse: another process serves the home.
+var ErrInUse = errors.New("directory in use")
+
+// DefaultHome returns REFOLD_DIR, or .refold in the working directory.
+func DefaultHome() string { return env("REFOLD_DIR", ".refold") }
+
+// OpenHome returns the home in dir; make creates it when it is missing. Otherwise a missing one is an error that wraps
+// [fs.ErrNotExist].
+func OpenHome(dir string, make bool) (*Home, error) {
+	if make {
+		if err := os.MkdirAll(dir, 0o700); err != nil {
+			return nil, fmt.Errorf("data directory: %w: give another with --dir", err)
+		}
+	}
+	info, err := os.Stat(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("there is no data directory %s: %w: start refold dev, or give --dir or --nats", dir, fs.ErrNotExist)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("data directory: %w", err)
+	}
+	if !info.IsDir() {
+		return nil, fmt.Errorf("data directory: %s is no directory: give another with --dir", dir)
+	}
+	abs, err := filepath.Abs(dir)
+	return &Home{dir: abs}, err
+}
+
+// Dir returns the home's absolute path.
+func (h *Home) Dir() string { return h.dir }
+
+// KeyFile returns the path of the verifier's seed.
+func (h *Home) KeyFile() string { return filepath.Join(h.dir, homeKey) }
+
+// Serve starts the embedded server over the home's streams and holds the lock until release is called. The error wraps
+// [ErrInUse] when another process serves it. port is as in [embedded.Options].
+func (h *Home) Serve(port int, log *slog.Logger) (server *embedded.Server, release func(), err error) {
+	lock, err := os.OpenFile(filepath.Join(h.dir, homeLock), os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return nil, nil, fmt.Errorf("lock the data directory: %w", err)
+	}
+	if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
+		_ = lock.Close() // nothing was written
+		return nil, nil, fmt.Errorf("%w: another refold process serves %s: stop it, or give another --dir", ErrInUse, h.dir)
+	}
+	server, err = embedded.Start(embedded.Options{StoreDir: filepath.Join(h.dir, homeStreams), Port: port, Logger: log})
+	if err != nil {
+		_ = lock.Close()
+		return nil, nil, err
+	}
+	address := filepath.Join(h.dir, homeAddress)
+	if url := server.ClientURL(); url != "" {
+		err = writeFile(address, url+"\n")
+	} else if err = os.Remove(address); errors.Is(err, fs.ErrNotExist) { // left by one that was killed
+		err = nil
+	}
+	release = func() {
+		_ = os.Remove(address) // a stale address is recognised by the free lock
+		server.Shutdown()
+		_ = lock.Close()
+	}
+	if err != nil {
+		release()
+		return nil, nil, fmt.Errorf("data directory: %w", err)
+	}
+	return server, release, nil
+}
+
+// writeFile replaces a small file in one piece.
+func writeFile(path, content string) error {
+	tmp := path + ".new"
+	if err := os.WriteFile(tmp, []byte(content), 0o600); err != nil {
+		return err
+	}
+	return os.Rename(tmp, path)
+}
+
+// Connect returns a client of whoever serves the home, or of a server in this process when nobody does. The caller
+// calls done.
+func (h *Home) Connect(ctx context.Context, log *slog.Logger) (client *jetstream.Client, done func(), err error) {
+	const patience = 5 * time.Second
+	deadline := time.Now().Add(patience)
+	for {
+		server, release, err := h.Serve(0, log)
+		if err == nil {
+			client, err := jetstream.Connect(ctx, jetstream.Config{InProcess: server, Logger: log})
+			if err == nil {
+				err = client.EnsureStreams(ctx)
+			}
+			if err != nil {
+				release()
+				return nil, nil, err
+			}
+			return client, func() { client.Close(); release() }, nil
+		}
+		if !errors.Is(err, ErrInUse) {
+			return nil, nil, err
+		}
+		url, readErr := os.ReadFile(filepath.Join(h.dir, homeAddress))
+		if readErr == nil {
+			client, err := jetstream.Connect(ctx, jetstream.Config{URL: strings.TrimSpace(string(url)), Logger: log})
+			if err != nil {
+				return nil, nil, err
+			}
+			return client, client.Close, nil
+		}
+		// The other process has the lock and no address: it is starting, stopping, or a short command like this one.
+		if time.Now().After(deadline) {
+			return nil, nil, err
+		}
+		select {
+		case <-time.After(50 * time.Millisecond):
+		case <-ctx.Done():
+			return nil, nil, ctx.Err()
+		}
+	}
+}

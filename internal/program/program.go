@@ -1,0 +1,160 @@
+// Package program holds the programs as commands over the services, so that each can run as a process of its own or
+// together with the others in one.
+package program
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+
+	"github.com/oklog/ulid/v2"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/spf13/cobra"
+
+	"github.com/refold-dev/refold/internal/jetstream"
+	"github.com/refold-dev/refold/pkg/events"
+)
+
+// Main runs a command until it ends or the process is told to stop, and returns the exit code: 0, or 1 after an error,
+// which it prints as one line. A second signal kills.
+func Main(root *cobra.Command) int {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	context.AfterFunc(ctx, stop)
+	root.SilenceErrors, root.SilenceUsage = true, true
+	err := root.ExecuteContext(ctx)
+	var code *ExitError
+	switch {
+	case err == nil:
+		return 0
+	case errors.As(err, &code):
+		if code.Err != nil {
+			printError(root, code.Err)
+		}
+		return code.Code
+	}
+	printError(root, err)
+	return 1
+}
+
+func printError(root *cobra.Command, err error) {
+	_, _ = fmt.Fprintf(os.Stderr, "%s: %s\n", root.Name(), OneLine(err)) // nobody is left to tell
+}
+
+// ExitError ends a program with an exit code of its own.
+type ExitError struct {
+	Code int
+	Err  error // printed unless nil
+}
+
+func (e *ExitError) Error() string {
+	if e.Err == nil {
+		return fmt.Sprintf("exit code %d", e.Code)
+	}
+	return e.Err.Error()
+}
+
+// Unwrap returns the error to print.
+func (e *ExitError) Unwrap() error { return e.Err }
+
+// OneLine returns an error's text on one line, without control characters.
+func OneLine(err error) string {
+	var out []rune
+	for _, r := range err.Error() {
+		switch {
+		case r == '\n':
+			out = append(out, ';', ' ')
+		case r < 0x20 || r == 0x7F:
+			out = append(out, ' ')
+		default:
+			out = append(out, r)
+		}
+	}
+	return string(out)
+}
+
+// NewID returns a fresh ULID; those of one process increase within a millisecond.
+func NewID() events.ID { return events.ID(ulid.MustNew(ulid.Now(), ulidEntropy).String()) }
+
+// ulidEntropy is safe for concurrent use.
+var ulidEntropy io.Reader = &ulid.LockedMonotonicReader{MonotonicReader: ulid.Monotonic(rand.Reader, 0)}
+
+// Service holds the flags that all services share.
+type Service struct {
+	NATS     string
+	Creds    string
+	Replicas int
+	Metrics  string
+	AckWait  time.Duration
+	LogLevel string
+
+	log *slog.Logger
+}
+
+// Flags adds the shared flags to a command.
+func (s *Service) Flags(cmd *cobra.Command) {
+	f := cmd.Flags()
+	f.StringVar(&s.NATS, "nats", env("REFOLD_NATS", ""), "URL of the NATS server or servers (REFOLD_NATS)")
+	f.StringVar(&s.Creds, "creds", env("REFOLD_CREDS", ""), "NATS credentials file (REFOLD_CREDS)")
+	f.IntVar(&s.Replicas, "replicas", 1, "copies of each stream that is made")
+	f.StringVar(&s.Metrics, "metrics", "", "address for /metrics and /healthz, such as :9100; empty: none")
+	f.DurationVar(&s.AckWait, "ack-wait", 0, "time after which the inputs of a dead worker are handed to another; the streams' first maker decides (default 30s)")
+	f.StringVar(&s.LogLevel, "log-level", "info", "debug, info, warn or error")
+}
+
+func env(name, def string) string {
+	if v := os.Getenv(name); v != "" {
+		return v
+	}
+	return def
+}
+
+// Logger returns the program's logger, which writes to standard error.
+func (s *Service) Logger() (*slog.Logger, error) {
+	if s.log != nil {
+		return s.log, nil
+	}
+	var level slog.Level
+	if err := level.UnmarshalText([]byte(s.LogLevel)); err != nil {
+		return nil, fmt.Errorf("--log-level %q: want debug, info, warn or error", s.LogLevel)
+	}
+	s.log = slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: level}))
+	return s.log, nil
+}
+
+// Connect connects to NATS and makes the shared streams.
+func (s *Service) Connect(ctx context.Context, name string) (*jetstream.Client, error) {
+	if s.NATS == "" {
+		return nil, errors.New("no NATS server: give --nats URL or set REFOLD_NATS (refold dev needs neither)")
+	}
+	log, err := s.Logger()
+	if err != nil {
+		return nil, err
+	}
+	client, err := jetstream.Connect(ctx, jetstream.Config{
+		URL: s.NATS, Creds: s.Creds, Name: name, Replicas: s.Replicas, AckWait: s.AckWait, Logger: log,
+	})
+	if err != nil {
+		return nil, err
+	}
+	if err := client.EnsureStreams(ctx); err != nil {
+		client.Close()
+		return nil, err
+	}
+	return client, nil
+}
+
+// Registry returns a metrics registry with the process's own metrics.
+func Registry() *prometheus.Registry {
+	r := prometheus.NewRegistry()
+	r.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	return r
+}

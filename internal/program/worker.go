@@ -1,0 +1,149 @@
+package program
+
+import (
+	"context"
+	"log/slog"
+	"math/rand/v2"
+	"os"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/spf13/cobra"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/refold-dev/refold/internal/httpserve"
+	"github.com/refold-dev/refold/internal/jetstream"
+	"github.com/refold-dev/refold/internal/provider"
+	"github.com/refold-dev/refold/internal/tools"
+	"github.com/refold-dev/refold/internal/worker"
+	"github.com/refold-dev/refold/pkg/events"
+)
+
+// WorkerFlags say what a loop worker offers its sessions.
+type WorkerFlags struct {
+	Name        string
+	Workspace   string
+	Provider    string // the kind
+	As          string // the provider's name in the log; empty: the kind
+	ProviderURL string
+	Model       string
+	Effort      string
+	System      string
+	PlainHTTP   bool
+	Key         provider.Secret // zero: from the environment
+}
+
+// Flags adds the worker's flags to a command.
+func (w *WorkerFlags) Flags(cmd *cobra.Command) {
+	f := cmd.Flags()
+	host, err := os.Hostname()
+	if err != nil {
+		host = "worker"
+	}
+	f.StringVar(&w.Name, "name", env("REFOLD_WORKER", host), "the worker's name, stable over restarts (REFOLD_WORKER)")
+	f.StringVar(&w.Workspace, "workspace", ".", "directory that the list and read tools show")
+	f.StringVar(&w.Provider, "provider", provider.KindDeepSeek, "model provider of sessions that choose none")
+	f.StringVar(&w.As, "provider-name", "", "the provider's name in the log; empty: as --provider")
+	f.StringVar(&w.ProviderURL, "provider-url", env("REFOLD_PROVIDER_URL", ""), "base URL of the provider's API; empty: the vendor's own service (REFOLD_PROVIDER_URL)")
+	f.StringVar(&w.Model, "model", "deepseek-chat", "model of sessions that choose none")
+	f.StringVar(&w.Effort, "effort", "", "reasoning effort of sessions that choose none: off, low, high or max")
+	f.StringVar(&w.System, "system", "You are a careful assistant with read access to a workspace.", "system prompt of sessions that have none")
+	f.BoolVar(&w.PlainHTTP, "plain-http", false, "send the key over plain http to hosts other than this one")
+}
+
+// NewWorker returns a loop worker over a connected client.
+func NewWorker(client *jetstream.Client, w *WorkerFlags, ackWait time.Duration, reg prometheus.Registerer, log *slog.Logger) (*worker.Worker, error) {
+	name := w.As
+	if name == "" {
+		name = w.Provider
+	}
+	adapter, err := provider.New(w.Provider, provider.Config{Name: name, BaseURL: w.ProviderURL, PlainHTTP: w.PlainHTTP, Key: w.Key})
+	if err != nil {
+		return nil, err
+	}
+	workspace, err := tools.OpenWorkspace(w.Workspace) // open as long as the process runs
+	if err != nil {
+		return nil, err
+	}
+	set, err := tools.NewSet(workspace.Tools()...)
+	if err != nil {
+		return nil, err
+	}
+	metrics, err := worker.NewMetrics(reg)
+	if err != nil {
+		return nil, err
+	}
+	live := client.Live()
+	return worker.New(worker.Config{
+		Name: w.Name, Instance: NewID(),
+		Defaults: events.Options{Provider: name, Model: w.Model, ReasoningEffort: w.Effort, System: w.System},
+		Adapters: map[string]provider.Adapter{name: adapter},
+		Tools:    set, Objects: client.Objects(), NewID: NewID, Jitter: rand.Float64, Log: log,
+		Live: func(id events.ID, chunks []byte) {
+			if err := live.Publish(id, chunks); err != nil {
+				log.Debug("live chunk not published", slog.Any("error", err))
+			}
+		},
+	}, worker.Service{Client: client, AckWait: ackWait, Metrics: metrics})
+}
+
+// Worker returns the loop-worker command.
+func Worker() *cobra.Command {
+	var s Service
+	var w WorkerFlags
+	cmd := &cobra.Command{
+		Use:   "loop-worker",
+		Short: "Run the loops of sessions: claim inputs, make model calls, run tools, append every event",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return s.Run(cmd.Context(), "loop-worker", func(_ context.Context, client *jetstream.Client, reg *prometheus.Registry, log *slog.Logger) (Runner, error) {
+				return NewWorker(client, &w, s.AckWait, reg, log)
+			})
+		},
+	}
+	s.Flags(cmd)
+	w.Flags(cmd)
+	return cmd
+}
+
+// Runner is a service.
+type Runner interface {
+	// Run works until ctx ends, which is no error.
+	Run(ctx context.Context) error
+}
+
+// healthy is a service that knows more about its health than that it runs and NATS is reached.
+type healthy interface{ Health() error }
+
+// Run connects, makes a service and runs it until ctx ends, with metrics and health when asked to.
+func (s *Service) Run(ctx context.Context, name string, make func(context.Context, *jetstream.Client, *prometheus.Registry, *slog.Logger) (Runner, error)) error {
+	log, err := s.Logger()
+	if err != nil {
+		return err
+	}
+	client, err := s.Connect(ctx, name)
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	reg := Registry()
+	group, ctx := errgroup.WithContext(ctx)
+	service, err := make(ctx, client, reg, log)
+	if err != nil {
+		return err
+	}
+	health := client.Healthy
+	if h, ok := service.(healthy); ok {
+		health = h.Health
+	}
+	if s.Metrics != "" {
+		listener, err := httpserve.Listen(ctx, s.Metrics)
+		if err != nil {
+			return err
+		}
+		group.Go(func() error { return httpserve.ServeListener(ctx, listener, reg, health) })
+	}
+	log.Info("ready", slog.String("program", name), slog.String("nats", client.Where()))
+	group.Go(func() error { return service.Run(ctx) })
+	return group.Wait()
+}
