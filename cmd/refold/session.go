@@ -1,0 +1,518 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/refold-dev/refold/internal/jetstream"
+	"github.com/refold-dev/refold/internal/program"
+	"github.com/refold-dev/refold/pkg/eventlog"
+	"github.com/refold-dev/refold/pkg/events"
+)
+
+func newSession(g *globals) *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "session", Short: "Make, feed, follow and list sessions", Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	cmd.AddCommand(newSessionNew(g), newSessionSend(g), newSessionConfigure(g), newSessionClose(g),
+		newSessionTail(g), newSessionLog(g), newSessionList(g))
+	return cmd
+}
+
+// optionFlags are the flags for a session's options.
+type optionFlags struct {
+	provider, model, effort, system, systemFile string
+	temperature                                 float64
+	maxTokens                                   int64
+	stop, tools                                 []string
+}
+
+func (o *optionFlags) flags(cmd *cobra.Command) {
+	f := cmd.Flags()
+	f.StringVar(&o.provider, "provider", "", "model provider")
+	f.StringVar(&o.model, "model", "", "model")
+	f.StringVar(&o.effort, "effort", "", "reasoning effort, such as off, low, high or max")
+	f.StringVar(&o.system, "system", "", "system prompt")
+	f.StringVar(&o.systemFile, "system-file", "", "file that holds the system prompt; - for standard input")
+	f.Int64Var(&o.maxTokens, "max-tokens", 0, "limit of an answer in tokens")
+	f.Float64Var(&o.temperature, "temperature", 0, "sampling temperature")
+	f.StringArrayVar(&o.stop, "stop", nil, "text at which an answer stops; may be repeated")
+	f.StringSliceVar(&o.tools, "tools", nil, "names of the tools offered; all when absent")
+	cmd.MarkFlagsMutuallyExclusive("system", "system-file")
+}
+
+func (o *optionFlags) options(cmd *cobra.Command) (events.Options, error) {
+	out := events.Options{
+		Provider: o.provider, Model: o.model, ReasoningEffort: o.effort, MaxTokens: o.maxTokens, Stop: o.stop, Tools: o.tools,
+		System: events.TextFromBytes([]byte(o.system)),
+	}
+	if o.maxTokens < 0 {
+		return out, fmt.Errorf("--max-tokens %d is negative", o.maxTokens)
+	}
+	if o.systemFile != "" {
+		text, err := readText(cmd, o.systemFile)
+		if err != nil {
+			return out, fmt.Errorf("--system-file: %w", err)
+		}
+		out.System = text
+	}
+	if cmd.Flags().Changed("temperature") {
+		n, err := events.NewNumber(o.temperature)
+		if err != nil {
+			return out, fmt.Errorf("--temperature: %w", err)
+		}
+		out.Temperature = n
+	}
+	return out, nil
+}
+
+// maxInputBytes bounds what is read for one input.
+const maxInputBytes = 32 << 20
+
+func readText(cmd *cobra.Command, path string) (string, error) {
+	var r io.Reader = cmd.InOrStdin()
+	if path != "-" {
+		f, err := os.Open(path)
+		if err != nil {
+			return "", err
+		}
+		defer f.Close() //nolint:errcheck // only read from
+		r = f
+	}
+	b, err := io.ReadAll(io.LimitReader(r, maxInputBytes+1))
+	if err != nil {
+		return "", err
+	}
+	if len(b) > maxInputBytes {
+		return "", fmt.Errorf("%s is larger than %d bytes", path, maxInputBytes)
+	}
+	return events.TextFromBytes(b), nil
+}
+
+// promptText returns the text of the arguments or the file.
+func promptText(cmd *cobra.Command, args []string, file string) (string, error) {
+	switch {
+	case file != "" && len(args) > 0:
+		return "", errors.New("give the text either as an argument or with --file")
+	case file != "":
+		text, err := readText(cmd, file)
+		if err == nil && text == "" {
+			err = errors.New("the prompt is empty")
+		}
+		return text, err
+	}
+	text := events.TextFromBytes([]byte(strings.Join(args, " ")))
+	if text == "" {
+		return "", errors.New("the prompt is empty")
+	}
+	return text, nil
+}
+
+// publish sends an input and tells its place; with wait it follows the session until the input's turn has ended.
+func (g *globals) publish(cmd *cobra.Command, id events.ID, in *events.Input, wait time.Duration, known bool) error {
+	ctx := cmd.Context()
+	client, done, err := g.connect(ctx)
+	if err != nil {
+		return err
+	}
+	defer done()
+	if known {
+		if _, err := client.Logs().Open(ctx, id); errors.Is(err, eventlog.ErrNotFound) {
+			if _, waiting, nextErr := client.Inbox().Next(ctx, id, 0); nextErr == nil && !waiting {
+				return fmt.Errorf("%w (refold session list shows those that exist)", err)
+			}
+		}
+	}
+	in.ID, in.Time = program.NewID(), time.Now().UnixMilli()
+	payload, err := events.EncodeInput(in)
+	if err != nil {
+		return err
+	}
+	const headerRoom = 4 << 10
+	if most := client.MaxPayload() - headerRoom; int64(len(payload)) > most {
+		return fmt.Errorf("the input has %d bytes, the server takes %d: shorten it, or raise max_payload", len(payload), most)
+	}
+	seq, _, err := client.Inbox().Publish(ctx, id, in)
+	if err != nil {
+		return err
+	}
+	if g.json {
+		err = printJSON(cmd.OutOrStdout(), map[string]any{"session": id, "input": in.ID, "seq": seq})
+	} else {
+		_, err = fmt.Fprintln(cmd.OutOrStdout(), id)
+	}
+	if err != nil || wait == 0 {
+		return err
+	}
+	return waitFor(ctx, cmd, client, id, seq, wait)
+}
+
+func newSessionNew(g *globals) *cobra.Command {
+	var o optionFlags
+	var file, cwd, prompt string
+	var labels []string
+	var wait time.Duration
+	cmd := &cobra.Command{
+		Use:   "new [TEXT]",
+		Short: "Make a session, with a first prompt if there is one, and print its id",
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if prompt != "" {
+				args = append([]string{prompt}, args...)
+			}
+			options, err := o.options(cmd)
+			if err != nil {
+				return err
+			}
+			in := &events.Input{Kind: events.InputConfigure, Open: true, Options: options}
+			if len(args) > 0 || file != "" {
+				text, err := promptText(cmd, args, file)
+				if err != nil {
+					return err
+				}
+				in.Kind, in.Content, in.Cwd = events.InputPrompt, []events.Block{events.Text(text)}, cwd
+				if in.Labels, err = parseLabels(labels); err != nil {
+					return err
+				}
+			} else if len(labels) > 0 || cwd != "" {
+				return errors.New("--label and --cwd need a first prompt")
+			}
+			return g.publish(cmd, program.NewID(), in, wait, false)
+		},
+	}
+	o.flags(cmd)
+	f := cmd.Flags()
+	f.StringVar(&prompt, "prompt", "", "the first prompt")
+	f.StringVar(&file, "file", "", "file that holds the first prompt; - for standard input")
+	f.StringVar(&cwd, "cwd", "", "working directory to note in the log")
+	f.StringArrayVar(&labels, "label", nil, "NAME=VALUE to note in the log; may be repeated")
+	f.DurationVar(&wait, "wait", 0, "wait so long for the turn to end, and print what is said")
+	return cmd
+}
+
+func parseLabels(list []string) ([]events.Label, error) {
+	labels := make([]events.Label, 0, len(list))
+	for _, l := range list {
+		name, value, ok := strings.Cut(l, "=")
+		if !ok || name == "" {
+			return nil, fmt.Errorf("--label %q: want NAME=VALUE", l)
+		}
+		labels = append(labels, events.Label{Name: name, Value: value})
+	}
+	return events.SortLabels(labels), nil
+}
+
+func newSessionSend(g *globals) *cobra.Command {
+	var file string
+	var wait time.Duration
+	cmd := &cobra.Command{
+		Use: "send SESSION [TEXT]", Short: "Send a prompt to a session", Args: cobra.MinimumNArgs(1),
+		ValidArgsFunction: g.completeSessions,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			id, err := parseSession(args[0])
+			if err != nil {
+				return err
+			}
+			text, err := promptText(cmd, args[1:], file)
+			if err != nil {
+				return err
+			}
+			return g.publish(cmd, id, &events.Input{Kind: events.InputPrompt, Content: []events.Block{events.Text(text)}}, wait, true)
+		},
+	}
+	cmd.Flags().StringVar(&file, "file", "", "file that holds the prompt; - for standard input")
+	cmd.Flags().DurationVar(&wait, "wait", 0, "wait so long for the turn to end, and print what is said")
+	return cmd
+}
+
+func newSessionConfigure(g *globals) *cobra.Command {
+	var o optionFlags
+	cmd := &cobra.Command{
+		Use: "configure SESSION", Short: "Change a session's options from its next turn on", Args: cobra.ExactArgs(1),
+		ValidArgsFunction: g.completeSessions,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			id, err := parseSession(args[0])
+			if err != nil {
+				return err
+			}
+			options, err := o.options(cmd)
+			if err != nil {
+				return err
+			}
+			return g.publish(cmd, id, &events.Input{Kind: events.InputConfigure, Options: options}, 0, true)
+		},
+	}
+	o.flags(cmd)
+	return cmd
+}
+
+func newSessionClose(g *globals) *cobra.Command {
+	var reason string
+	cmd := &cobra.Command{
+		Use: "close SESSION", Short: "Close a session: it takes no more inputs", Args: cobra.ExactArgs(1),
+		ValidArgsFunction: g.completeSessions,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			id, err := parseSession(args[0])
+			if err != nil {
+				return err
+			}
+			return g.publish(cmd, id, &events.Input{Kind: events.InputClose, Reason: reason}, 0, true)
+		},
+	}
+	cmd.Flags().StringVar(&reason, "reason", "asked to", "why, for the log")
+	return cmd
+}
+
+func newSessionList(g *globals) *cobra.Command {
+	return &cobra.Command{
+		Use: "list", Short: "List the sessions", Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			client, done, err := g.connect(cmd.Context())
+			if err != nil {
+				return err
+			}
+			defer done()
+			out := cmd.OutOrStdout()
+			t := table(io.Discard, "")
+			if !g.json {
+				t = table(out, "SESSION\tEVENTS\tBYTES\tLAST EVENT")
+			}
+			for info, err := range client.Logs().Sessions(cmd.Context()) {
+				if err != nil {
+					return err
+				}
+				last := info.LastTime.UnixMilli()
+				if g.json {
+					err = printJSON(out, map[string]any{"session": info.ID, "events": info.Last, "bytes": info.Bytes, "lastTime": last})
+				} else {
+					_, err = fmt.Fprintf(t, "%s\t%d\t%d\t%s\n", info.ID, info.Last, info.Bytes, stamp(last))
+				}
+				if err != nil {
+					return err
+				}
+			}
+			return t.Flush()
+		},
+	}
+}
+
+func newSessionLog(g *globals) *cobra.Command {
+	var from uint64
+	cmd := &cobra.Command{
+		Use: "log SESSION", Short: "Print a session's events; with --json their stored payloads, one a line", Args: cobra.ExactArgs(1),
+		ValidArgsFunction: g.completeSessions,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			_, _, log, done, err := g.open(cmd.Context(), args[0])
+			if err != nil {
+				return err
+			}
+			defer done()
+			for m, err := range log.Read(cmd.Context(), max(from, 1)) {
+				if err != nil {
+					return err
+				}
+				if err := printEvent(cmd.OutOrStdout(), &m, g.json); err != nil {
+					return err
+				}
+			}
+			return nil
+		},
+	}
+	cmd.Flags().Uint64Var(&from, "from", 1, "first sequence to print")
+	return cmd
+}
+
+// printEvent prints one stored event.
+func printEvent(w io.Writer, m *eventlog.Message, raw bool) error {
+	if raw {
+		_, err := w.Write(append(bytes.Clone(m.Payload), '\n'))
+		return err
+	}
+	e, err := m.Event()
+	if err != nil {
+		return err
+	}
+	_, err = fmt.Fprintf(w, "%6d  %s  %-18s %s\n", e.Seq, stamp(e.Time), e.Type(), summary(&e))
+	return err
+}
+
+func newSessionTail(g *globals) *cobra.Command {
+	var from uint64
+	cmd := &cobra.Command{
+		Use: "tail SESSION", Short: "Follow a session: its events as they are stored", Args: cobra.ExactArgs(1),
+		ValidArgsFunction: g.completeSessions,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			client, id, log, done, err := g.open(cmd.Context(), args[0])
+			if err != nil {
+				return err
+			}
+			defer done()
+			err = follow(cmd.Context(), client, id, log, from, func(m *eventlog.Message) (bool, error) {
+				return true, printEvent(cmd.OutOrStdout(), m, g.json)
+			})
+			if errors.Is(err, context.Canceled) {
+				return nil // the reader has seen enough
+			}
+			return err
+		},
+	}
+	cmd.Flags().Uint64Var(&from, "from", 1, "first sequence to print")
+	return cmd
+}
+
+// follow shows the events from a sequence on, and those that come, until show returns false or fails. Hints only make
+// it faster: it looks again every second anyway.
+func follow(ctx context.Context, client *jetstream.Client, id events.ID, log eventlog.Log, from uint64, show func(*eventlog.Message) (bool, error)) error {
+	live, err := client.Live().Subscribe(ctx, id)
+	if err != nil {
+		return err
+	}
+	defer live.Close()
+	next := max(from, 1)
+	for {
+		last, err := log.Last(ctx)
+		if err != nil {
+			return err
+		}
+		if next <= last {
+			for m, err := range log.Read(ctx, next) {
+				if err != nil {
+					return err
+				}
+				next = m.Seq + 1
+				if more, err := show(&m); err != nil || !more {
+					return err
+				}
+			}
+		}
+		const again = time.Second
+		wait, cancel := context.WithTimeout(ctx, again)
+		_, err = live.Next(wait)
+		cancel()
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		if err != nil && !errors.Is(err, context.DeadlineExceeded) {
+			return err
+		}
+	}
+}
+
+// waitFor prints what the model says in the turn that the input opens, until the turn ends.
+func waitFor(ctx context.Context, cmd *cobra.Command, client *jetstream.Client, id events.ID, input uint64, patience time.Duration) error {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	log, err := openWhenMade(ctx, client, id)
+	if err != nil {
+		return err
+	}
+	claimed := false
+	err = follow(ctx, client, id, log, 1, func(m *eventlog.Message) (bool, error) {
+		e, err := m.Event()
+		if err != nil {
+			return false, err
+		}
+		switch b := e.Body.(type) {
+		case *events.UserMessage:
+			claimed = claimed || b.InboxSeq >= input
+		case *events.SessionConfigured:
+			return b.InboxSeq < input, nil
+		case *events.AssistantMessage:
+			if text := textOf(b.Message.Content); claimed && text != "" {
+				_, err := fmt.Fprintf(cmd.OutOrStdout(), "%s\n", events.BytesFromText(text))
+				return true, err
+			}
+		case *events.TurnEnd:
+			if !claimed {
+				return true, nil
+			}
+			if b.Kind == events.TurnError {
+				return false, fmt.Errorf("turn %d failed: %s: %s", b.Turn, b.Failure.Code, b.Failure.Message)
+			}
+			return false, nil
+		}
+		return true, nil
+	})
+	if errors.Is(err, context.DeadlineExceeded) {
+		return fmt.Errorf("session %s: the turn of input %d has not ended after %v: is a worker running? The input is kept", id, input, patience)
+	}
+	return err
+}
+
+func openWhenMade(ctx context.Context, client *jetstream.Client, id events.ID) (eventlog.Log, error) {
+	for {
+		log, err := client.Logs().Open(ctx, id)
+		if !errors.Is(err, eventlog.ErrNotFound) {
+			return log, err
+		}
+		const again = 50 * time.Millisecond
+		select {
+		case <-time.After(again):
+		case <-ctx.Done():
+			return nil, fmt.Errorf("session %s was not made in time: is a worker running? The input is kept: %w", id, ctx.Err())
+		}
+	}
+}
+
+func textOf(blocks []events.Block) string {
+	var parts []string
+	for _, b := range blocks {
+		if b.Type == events.BlockText {
+			parts = append(parts, b.Text)
+		}
+	}
+	return events.JoinText(parts...)
+}
+
+// summary tells what an event is about, on one line.
+func summary(e *events.Event) string {
+	const most = 100
+	var s string
+	switch b := e.Body.(type) {
+	case *events.LoopClaimed:
+		s = fmt.Sprintf("%s by %s", b.Reason, b.Worker)
+	case *events.TurnStart:
+		s = fmt.Sprintf("turn %d", b.Turn)
+	case *events.TurnEnd:
+		s = fmt.Sprintf("turn %d %s %s%s", b.Turn, b.Kind, b.Cause, b.Failure.Code)
+	case *events.StepStart:
+		s = fmt.Sprintf("step %d.%d", b.Turn, b.Step)
+	case *events.StepEnd:
+		s = fmt.Sprintf("step %d.%d", b.Turn, b.Step)
+	case *events.UserMessage:
+		s = strconv.Quote(textOf(b.Message.Content))
+	case *events.RequestHeader:
+		s = fmt.Sprintf("%s %s/%s effort=%s tools=%d", b.Reason, b.Header.Config.Provider, b.Header.Config.Model, b.Header.Config.ReasoningEffort, len(b.Header.Tools))
+	case *events.LLMStream:
+		s = fmt.Sprintf("step %d.%d attempt %d, %d bytes, %s", b.Turn, b.Step, b.Attempt, b.Body.Bytes, b.Body.SHA256)
+	case *events.AssistantChunk:
+		s = fmt.Sprintf("step %d.%d attempt %d, %d chunks", b.Turn, b.Step, b.Attempt, len(b.Chunks))
+	case *events.AssistantMessage:
+		s = fmt.Sprintf("%s %s", b.Finish.Kind, strconv.Quote(textOf(b.Message.Content)))
+	case *events.LLMFailed:
+		s = fmt.Sprintf("attempt %d %s: %s", b.Attempt, b.Failure.Code, b.Failure.Message)
+	case *events.ToolCall:
+		s = fmt.Sprintf("%s %s", b.Name, b.Arguments)
+	case *events.ToolResult:
+		s = fmt.Sprintf("%s %s %s", b.CallID(), b.Error.Code, strconv.Quote(textOf(b.Message.Content[0].Content)))
+	}
+	s = strings.Map(func(r rune) rune {
+		if r < 0x20 || r == 0x7F {
+			return ' '
+		}
+		return r
+	}, s)
+	if runes := []rune(s); len(runes) > most {
+		s = string(runes[:most]) + "..."
+	}
+	return s
+}

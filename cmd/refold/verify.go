@@ -1,0 +1,124 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+
+	"github.com/spf13/cobra"
+
+	"github.com/refold-dev/refold/internal/jetstream"
+	"github.com/refold-dev/refold/internal/program"
+	"github.com/refold-dev/refold/internal/verify"
+	"github.com/refold-dev/refold/pkg/eventlog"
+	"github.com/refold-dev/refold/pkg/events"
+)
+
+// The exit codes of refold verify beside 0, all match.
+const (
+	exitFindings = 1
+	exitUnread   = 2
+)
+
+func newVerify(g *globals) *cobra.Command {
+	var cold bool
+	var trusted []string
+	cmd := &cobra.Command{
+		Use:   "verify SESSION",
+		Short: "Rebuild and check every model request of a session, here and now",
+		Long: "Folds the session's log, rebuilds every model request from it and the objects, and compares length and SHA-256 with what\n" +
+			"the log recorded; then compares the log with the verdicts and heads that verifiers have signed. Asks no worker.\n\n" +
+			"Exit code 0: every request is a match. 1: findings. 2: something could not be checked.",
+		Args: cobra.ExactArgs(1), ValidArgsFunction: g.completeSessions,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			client, id, log, done, err := g.open(cmd.Context(), args[0])
+			if err != nil {
+				return &program.ExitError{Code: exitUnread, Err: err}
+			}
+			defer done()
+			report, err := check(cmd.Context(), client, id, log, cold, trusted)
+			if err != nil {
+				return &program.ExitError{Code: exitUnread, Err: err}
+			}
+			if err := g.printReport(cmd.OutOrStdout(), report); err != nil {
+				return err
+			}
+			return verdictCode(report)
+		},
+	}
+	cmd.Flags().BoolVar(&cold, "cold", false, "build every request from its first byte instead of going on from the one before")
+	cmd.Flags().StringArrayVar(&trusted, "trust", nil, "public key of a verifier whose signed verdicts count; may be repeated; all when absent")
+	return cmd
+}
+
+func check(ctx context.Context, client *jetstream.Client, id events.ID, log eventlog.Log, cold bool, trusted []string) (*verify.Report, error) {
+	last, err := log.Last(ctx)
+	if err != nil {
+		return nil, err
+	}
+	var prior []verify.Verdict
+	for r, err := range client.Verdicts().Read(ctx, id, 1) {
+		if err != nil {
+			return nil, err
+		}
+		v, err := verify.DecodeVerdict(r.Payload)
+		if err != nil {
+			return nil, fmt.Errorf("verdict %d of session %s: %w", r.Seq, id, err)
+		}
+		prior = append(prior, v)
+	}
+	return verify.CheckLog(ctx, verify.LogCheck{
+		Session: id, Messages: log.Read(ctx, 1), Last: last, Objects: verify.FromStore(client.Objects()),
+		Prior: prior, Trusted: trusted, Cold: cold,
+	})
+}
+
+func (g *globals) printReport(out io.Writer, r *verify.Report) error {
+	t := table(io.Discard, "")
+	if !g.json {
+		t = table(out, "SEQ\tKIND\tSTEP\tATTEMPT\tBYTES\tRESULT\tREASON")
+	}
+	for i := range r.Verdicts {
+		v := &r.Verdicts[i]
+		var err error
+		if g.json {
+			var line []byte
+			if line, err = v.Encode(); err == nil {
+				_, err = out.Write(append(line, '\n'))
+			}
+		} else {
+			_, err = fmt.Fprintf(t, "%d\t%s\t%d.%d\t%d\t%d\t%s\t%s\n", v.Seq, v.Kind, v.Turn, v.Step, v.Attempt, v.Recorded.Bytes, v.Result, v.Reason)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	if g.json {
+		return nil
+	}
+	if err := t.Flush(); err != nil {
+		return err
+	}
+	_, err := fmt.Fprintf(out, "session %s: %d events, %d requests, %d match, %d signed verdicts confirmed\n",
+		r.Session, r.Last, r.Requests, r.Matches, r.Confirmed)
+	return err
+}
+
+func verdictCode(r *verify.Report) error {
+	code := 0
+	for i := range r.Verdicts {
+		switch r.Verdicts[i].Result {
+		case verify.Match:
+		case verify.CouldNotCheck:
+			if code == 0 {
+				code = exitUnread
+			}
+		default:
+			code = exitFindings
+		}
+	}
+	if code == 0 {
+		return nil
+	}
+	return &program.ExitError{Code: code, Err: fmt.Errorf("session %s: not every request is a match", r.Session)}
+}

@@ -1,0 +1,345 @@
+package verify_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"unicode/utf8"
+
+	"pgregory.net/rapid"
+
+	"github.com/refold-dev/refold/internal/verify"
+	"github.com/refold-dev/refold/pkg/codec"
+	"github.com/refold-dev/refold/pkg/eventlog"
+	"github.com/refold-dev/refold/pkg/events"
+	"github.com/refold-dev/refold/pkg/fold"
+	"github.com/refold-dev/refold/pkg/fold/foldtest"
+	"github.com/refold-dev/refold/pkg/objects"
+)
+
+// applyAll gives all messages to the checker and returns its verdicts.
+func applyAll(t *testing.T, c *verify.Checker, messages []eventlog.Message) []verify.Verdict {
+	t.Helper()
+	var out []verify.Verdict
+	for _, m := range messages {
+		v, err := c.Apply(t.Context(), m)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if v != nil {
+			out = append(out, *v)
+		}
+	}
+	return out
+}
+
+func results(verdicts []verify.Verdict) string {
+	var b strings.Builder
+	for _, v := range verdicts {
+		fmt.Fprintf(&b, "%d %s %s %s\n", v.Seq, v.Kind, v.Result, v.Rule)
+	}
+	return b.String()
+}
+
+func TestVerdictsOfAWholeLog(t *testing.T) {
+	r := recordLog("", sample())
+	for _, cold := range []bool{false, true} {
+		c := verify.NewChecker(verify.CheckerConfig{Session: r.session, Objects: verify.FromStore(&store{source: r.source}), Cold: cold})
+		var want strings.Builder
+		for _, m := range r.messages {
+			if kind := kindOf(m.Type); kind != "" {
+				fmt.Fprintf(&want, "%d %s match \n", m.Seq, kind)
+			}
+		}
+		if got := results(applyAll(t, c, r.messages)); got != want.String() {
+			t.Errorf("cold %t: got\n%swant\n%s", cold, got, want.String())
+		}
+		if c.Seq() != uint64(len(r.messages)) || c.Chain() != events.HashPayload(r.messages[len(r.messages)-1].Payload) {
+			t.Errorf("cold %t: stands at %d, %s", cold, c.Seq(), c.Chain())
+		}
+	}
+}
+
+// TestQuiet starts to judge in the middle: the result is that of the whole, wherever that is.
+func TestQuiet(t *testing.T) {
+	r := recordLog("", sample())
+	objects := verify.FromStore(&store{source: r.source})
+	whole := applyAll(t, verify.NewChecker(verify.CheckerConfig{Session: r.session, Objects: objects}), r.messages)
+	for quiet := range uint64(len(r.messages) + 1) {
+		got := applyAll(t, verify.NewChecker(verify.CheckerConfig{Session: r.session, Objects: objects, Quiet: quiet}), r.messages)
+		var want []verify.Verdict
+		for _, v := range whole {
+			if v.Seq > quiet {
+				want = append(want, v)
+			}
+		}
+		if results(got) != results(want) {
+			t.Errorf("quiet up to %d: got\n%swant\n%s", quiet, results(got), results(want))
+		}
+	}
+}
+
+// lying returns a log whose n-th request, from 1, records another body than the log gives.
+func lying(n int, codecName string, alter func(body []byte) []byte) (l *foldtest.Log, sent []byte) {
+	l = foldtest.New()
+	builder, err := codec.New(codec.DeepSeekChat1, codec.Options{})
+	if err != nil {
+		panic(err)
+	}
+	l.Body = func(request *fold.Request, source objects.Source) (string, events.BodyDigest) {
+		body, err := builder.Build(request, source)
+		if err != nil {
+			panic(err)
+		}
+		if n--; n != 0 {
+			return builder.Codec(), body.Digest()
+		}
+		sent = alter(body.Bytes())
+		return codecName, events.BodyDigest{Bytes: int64(len(sent)), SHA256: events.HashPayload(sent)}
+	}
+	l.Begin()
+	l.Turn("hello", "world")
+	l.Turn("again", "sure")
+	l.Turn("bye", "bye")
+	return l, sent
+}
+
+func requestResults(report *verify.Report) string {
+	var out []string
+	for _, v := range report.Verdicts {
+		if v.Kind == verify.KindRequest {
+			out = append(out, string(v.Result))
+		}
+	}
+	return strings.Join(out, " ")
+}
+
+func TestMismatch(t *testing.T) {
+	same := func(b []byte) []byte { return b }
+	change := func(b []byte) []byte { return []byte(strings.Replace(string(b), "hello", "hellO", 1)) }
+	for name, tt := range map[string]struct {
+		codec   string
+		alter   func([]byte) []byte
+		want    string
+		located bool
+	}{
+		"one byte":      {codec.DeepSeekChat1, change, "match mismatch match", true},
+		"cut":           {codec.DeepSeekChat1, func(b []byte) []byte { return b[:len(b)-3] }, "match mismatch match", true},
+		"unknown codec": {"deepseek-chat/99", same, "match unknown-codec match", false},
+		"odd codec":     {"\x1b[31m\xed\xa0\x80\n", same, "match unknown-codec match", false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			l, sent := lying(2, tt.codec, tt.alter)
+			r := recordLog("", l)
+			bodies := func(context.Context, uint64) ([]byte, bool) { return sent, true }
+			report := r.check(t, r.messages, func(c *verify.LogCheck) { c.Actual = bodies })
+			if got := requestResults(report); got != tt.want || report.AllMatch() || report.Requests != 3 || report.Matches != 2 {
+				t.Fatalf("got %s, want %s", got, tt.want)
+			}
+			for i := range report.Verdicts {
+				v := &report.Verdicts[i]
+				if _, err := v.Encode(); err != nil {
+					t.Errorf("%s: %v", v, err)
+				}
+				if v.Result == verify.Mismatch && (v.Located != tt.located || name == "one byte" && v.Pointer != "/messages/1/content") {
+					t.Errorf("located at %d, %q", v.Offset, v.Pointer)
+				}
+			}
+			other := func(context.Context, uint64) ([]byte, bool) { return []byte("something else"), true }
+			for _, v := range r.check(t, r.messages, func(c *verify.LogCheck) { c.Actual = other }).Verdicts {
+				if v.Located {
+					t.Errorf("located with a body that was not sent: %s", &v)
+				}
+			}
+		})
+	}
+}
+
+// TestObjectsComeBack shows that a missing object fails only the requests that need it, and that no answer is no finding.
+func TestObjectsComeBack(t *testing.T) {
+	r := recordLog("", sample())
+	s := &store{source: r.source, missing: map[objects.Digest]bool{}}
+	c := verify.NewChecker(verify.CheckerConfig{Session: r.session, Objects: verify.FromStore(s)})
+	var got []string
+	s.fail = objects.ErrUnavailable
+	for _, m := range r.messages {
+		v, err := c.Apply(t.Context(), m)
+		if s.fail != nil && m.Type == events.TypeLLMStream {
+			for range 3 {
+				if v != nil || !errors.Is(err, verify.ErrCouldNotCheck) || !errors.Is(err, objects.ErrUnavailable) {
+					t.Fatalf("no answer: %v, %v", v, err)
+				}
+				v, err = c.Apply(t.Context(), m)
+			}
+			s.fail = nil
+			s.missing[r.refs[0].Digest] = true
+			v, err = c.Apply(t.Context(), m)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if v != nil && v.Kind == verify.KindRequest {
+			got = append(got, string(v.Result))
+			if len(got) == 2 {
+				clear(s.missing)
+			}
+		}
+	}
+	if g, want := strings.Join(got, " "), "missing-object missing-object match match match"; g != want {
+		t.Errorf("got %s, want %s", g, want)
+	}
+}
+
+func TestBehindABreak(t *testing.T) {
+	r := recordLog("", sample())
+	streams := 0
+	for _, m := range r.messages[6:] {
+		if m.Type == events.TypeLLMStream {
+			streams++
+		}
+	}
+	messages := slices.Concat(r.messages[:5], r.messages[6:])
+	report := r.check(t, messages, func(c *verify.LogCheck) { c.Last = uint64(len(r.messages)) })
+	if report.Requests != streams || report.Matches != 0 {
+		t.Errorf("%d requests, %d matches, want %d and none", report.Requests, report.Matches, streams)
+	}
+	for _, v := range report.Verdicts {
+		if v.Result != verify.BrokenChain || v.Rule != verify.RuleSequence && v.Rule != verify.RuleEarlier {
+			t.Errorf("%s", &v)
+		}
+	}
+}
+
+// TestRules shows which fault gives which result and rule.
+func TestRules(t *testing.T) {
+	whole := recordLog("", sample())
+	n := len(whole.messages)
+	for name, tt := range map[string]struct {
+		change func(m *eventlog.Message)
+		result verify.Result
+		rule   string
+	}{
+		"a hole":          {func(m *eventlog.Message) { m.Seq++ }, verify.BrokenChain, verify.RuleSequence},
+		"another ID":      {func(m *eventlog.Message) { m.ID = foldtest.ID(1, 1) }, verify.BrokenChain, verify.RuleMessage},
+		"another type":    {func(m *eventlog.Message) { m.Type = "turn/start" }, verify.BrokenChain, verify.RuleMessage},
+		"garbage":         {func(m *eventlog.Message) { m.Payload = []byte("\x00\x1b[2J\xff") }, verify.InvalidLog, verify.RulePayload},
+		"an empty one":    {func(m *eventlog.Message) { m.Payload = nil }, verify.InvalidLog, verify.RulePayload},
+		"another version": {replace(`{"v":1`, `{"v":2`), verify.InvalidLog, verify.RuleVersion},
+		"another link":    {replace(`"prev":"`, `"prev":"0`), verify.InvalidLog, verify.RulePayload},
+	} {
+		messages := recordLog("", sample()).messages
+		tt.change(&messages[n-1])
+		report := whole.check(t, messages, nil)
+		last := report.Verdicts[len(report.Verdicts)-1]
+		if last.Result != tt.result || last.Rule != tt.rule || last.Kind != verify.KindLog {
+			t.Errorf("%s: %s", name, &last)
+		}
+		if err := newKey(t).Sign(&last); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+func replace(old, with string) func(m *eventlog.Message) {
+	return func(m *eventlog.Message) { m.Payload = []byte(strings.Replace(string(m.Payload), old, with, 1)) }
+}
+
+// TestAnotherSession shows a log in the place of another session's.
+func TestAnotherSession(t *testing.T) {
+	r := recordLog("", sampleOf(foldtest.ID(1, 1)))
+	r.session = foldtest.SessionID
+	report := r.check(t, r.messages, nil)
+	if first := report.Verdicts[0]; report.Matches != 0 || first.Result != verify.InvalidLog || first.Rule != string(fold.RuleFirst) {
+		t.Errorf("%s", &first)
+	}
+}
+
+func TestPriorVerdicts(t *testing.T) {
+	r := recordLog("", sample())
+	key, other := newKey(t), newKey(t)
+	signed := r.signed(t, key)
+	good := r.check(t, r.messages, func(c *verify.LogCheck) { c.Prior, c.Trusted = signed, []string{key.Public()} })
+	if !good.AllMatch() || good.Confirmed != len(signed) || good.Ignored != 0 {
+		t.Errorf("%+v", good)
+	}
+	ignored := r.check(t, r.messages, func(c *verify.LogCheck) { c.Prior, c.Trusted = signed, []string{other.Public()} })
+	if !ignored.AllMatch() || ignored.Confirmed != 0 || ignored.Ignored != len(signed) {
+		t.Errorf("%+v", ignored)
+	}
+	signed[0].Chain[0] ^= 1
+	if r.check(t, r.messages, func(c *verify.LogCheck) { c.Prior = signed }).AllMatch() {
+		t.Error("a verdict with a wrong signature is not noticed")
+	}
+}
+
+// TestUnreadableLogs shows that a log that does not answer is not a broken one.
+func TestUnreadableLogs(t *testing.T) {
+	r := recordLog("", sample())
+	signed := r.signed(t, newKey(t))
+	for _, tt := range []struct {
+		err  error
+		want verify.Result
+	}{
+		{eventlog.ErrUnavailable, verify.CouldNotCheck},
+		{eventlog.ErrPermission, verify.CouldNotCheck},
+		{&eventlog.GapError{Session: r.session, Want: 11, Got: 12}, verify.BrokenChain},
+		{eventlog.ErrCorrupt, verify.BrokenChain},
+	} {
+		report := r.check(t, nil, func(c *verify.LogCheck) {
+			c.Prior, c.Last = signed, uint64(len(r.messages))
+			c.Messages = func(yield func(eventlog.Message, error) bool) {
+				for _, m := range r.messages[:10] {
+					if !yield(m, nil) {
+						return
+					}
+				}
+				yield(eventlog.Message{}, tt.err)
+			}
+		})
+		last := report.Verdicts[len(report.Verdicts)-1]
+		if last.Seq != 11 || last.Result != tt.want || last.Kind != verify.KindLog {
+			t.Errorf("%v: %s", tt.err, &last)
+		}
+		for _, v := range report.Verdicts {
+			if v.Result != verify.Match && v.Result != tt.want {
+				t.Errorf("%v: %s", tt.err, &v)
+			}
+		}
+	}
+}
+
+// TestGeneratedLogs checks random valid logs, warm and cold, and started anywhere.
+func TestGeneratedLogs(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		l := foldtest.GenerateLog(rt, foldtest.Options{Body: deepseek()})
+		r := recordLog("", l)
+		for _, cold := range []bool{false, true} {
+			report, err := verify.CheckLog(context.Background(), verify.LogCheck{
+				Session: r.session, Messages: sequence(r.messages), Last: uint64(len(r.messages)), Cold: cold,
+				Objects: verify.FromStore(&store{source: r.source}),
+			})
+			if err != nil || !report.AllMatch() {
+				rt.Fatalf("cold %t: %v %v", cold, err, report.Verdicts)
+			}
+		}
+	})
+}
+
+// TestReasons shows that any error text can stand in a verdict.
+func TestReasons(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		text := string(rapid.SliceOf(rapid.Byte()).Draw(rt, "text"))
+		c := verify.NewChecker(verify.CheckerConfig{Session: foldtest.SessionID})
+		v := c.Gap(3, fmt.Errorf("%s: %w", text, eventlog.ErrGap))
+		b, err := v.Encode()
+		if err != nil || !utf8.Valid(b) {
+			rt.Fatalf("%q: %v", b, err)
+		}
+		if _, err := verify.DecodeVerdict(b); err != nil {
+			rt.Fatal(err)
+		}
+	})
+}

@@ -1,0 +1,243 @@
+package verify
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"log/slog"
+
+	"github.com/refold-dev/refold/internal/jetstream"
+	"github.com/refold-dev/refold/pkg/eventlog"
+	"github.com/refold-dev/refold/pkg/events"
+)
+
+// handler checks one session and publishes what it finds.
+type handler struct {
+	verifier  *Verifier
+	session   events.ID
+	checker   *Checker
+	baseline  position // what was published before: the fold must come to it again
+	published position // what is published now, by anybody
+
+	unsent    *Verdict // found and not published yet
+	unsentSeq uint64   // the message that it was found at
+	cold      bool     // a cold check is due
+}
+
+// Apply implements [follow.Handler].
+func (h *handler) Apply(ctx context.Context, m eventlog.Message) error {
+	if h.unsent != nil { // from a call that failed
+		if err := h.flush(ctx); err != nil || h.unsentSeq == m.Seq {
+			return err
+		}
+	}
+	verdict, err := h.check(ctx, m)
+	h.verifier.waitsFor(h, errors.Is(err, ErrCouldNotCheck))
+	if err != nil {
+		return err
+	}
+	h.unsent, h.unsentSeq = verdict, m.Seq
+	return h.flush(ctx)
+}
+
+// check checks the message and compares the fold with what was signed before.
+func (h *handler) check(ctx context.Context, m eventlog.Message) (*Verdict, error) {
+	defer h.verifier.metrics.observe(h.verifier.cfg.Clock, m.Type)()
+	_, wasBroken := h.checker.Broken()
+	verdict, err := h.checker.Apply(ctx, m)
+	if err != nil {
+		return nil, err
+	}
+	signed := &h.baseline.verdict
+	broken, isBroken := h.checker.Broken()
+	switch {
+	case isBroken && !wasBroken && m.Seq <= signed.Seq:
+		if signed.Result == InvalidLog { // it was known
+			return nil, nil
+		}
+		return h.changed(fmt.Sprintf("event %d, which had been checked, breaks the log now: %s", m.Seq, broken.Reason)), nil
+	case m.Seq <= signed.Seq && isBroken:
+		return nil, nil
+	case m.Seq == signed.Seq && signed.Chain != (events.Hash{}) && h.checker.Chain() != signed.Chain:
+		h.checker.breakAt(&m, BrokenChain, RuleSigned, "")
+		return h.changed(fmt.Sprintf("its payload hashes to %s, but %s was signed", events.HashPayload(m.Payload), signed.Chain)), nil
+	}
+	return verdict, nil
+}
+
+// changed returns the verdict that a log is not any more what was signed. It stands at the newest signed event.
+func (h *handler) changed(reason string) *Verdict {
+	return &Verdict{
+		Kind: KindLog, Session: h.session, Seq: h.baseline.verdict.Seq, Result: BrokenChain, Rule: RuleSigned,
+		Reason: clean(reason, maxReason),
+	}
+}
+
+// CaughtUp implements [follow.Handler].
+func (h *handler) CaughtUp(ctx context.Context) error {
+	if h.unsent == nil && h.shorter() {
+		h.unsent = h.changed(fmt.Sprintf("the log ends at event %d, but event %d was signed", h.checker.Seq(), h.baseline.verdict.Seq))
+		h.unsentSeq = h.checker.Seq()
+		h.checker.fail(*h.unsent, BrokenChain, RuleSigned, h.unsent.Reason)
+	}
+	if err := h.flush(ctx); err != nil {
+		return err
+	}
+	if !h.cold {
+		return nil
+	}
+	return h.checkCold(ctx)
+}
+
+// shorter reports whether the log ends before what was signed.
+func (h *handler) shorter() bool {
+	_, broken := h.checker.Broken()
+	return !broken && h.checker.Seq() < h.baseline.verdict.Seq
+}
+
+// Broken implements [follow.Handler].
+func (h *handler) Broken(ctx context.Context, seq uint64, cause error) error {
+	if h.unsent == nil {
+		switch verdict := h.checker.Gap(seq, cause); {
+		case verdict == nil:
+		case seq <= h.baseline.verdict.Seq:
+			h.unsent = h.changed(verdict.Reason)
+		default:
+			h.unsent = verdict
+		}
+	}
+	return h.flush(ctx)
+}
+
+// Close is called when the handler is dropped.
+func (h *handler) Close() { h.verifier.waitsFor(h, false) }
+
+// flush publishes what is not published yet. A verdict that another verifier has published is done.
+func (h *handler) flush(ctx context.Context) error {
+	for h.unsent != nil {
+		found := h.unsent
+		if !h.published.before(found.Seq, found.Kind) {
+			h.unsent = nil
+			return nil
+		}
+		err := h.publish(ctx, found)
+		if errors.Is(err, jetstream.ErrConflict) {
+			if err = h.catchUp(ctx, found); err != nil {
+				return err
+			}
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		h.unsent = nil
+		h.report(ctx, found)
+	}
+	return nil
+}
+
+// publish signs the verdict, once, and appends it.
+func (h *handler) publish(ctx context.Context, found *Verdict) error {
+	if len(found.Signature) == 0 {
+		found.Time = max(h.verifier.cfg.Clock().UnixMilli(), 0)
+		if err := h.verifier.cfg.Key.Sign(found); err != nil {
+			return err
+		}
+	}
+	payload, err := found.Encode()
+	if err != nil {
+		return err
+	}
+	id := fmt.Sprintf("%s.%d.%s", found.Session, found.Seq, found.Kind)
+	place, err := h.verifier.cfg.Verdicts.Append(ctx, h.session, id, payload, h.published.place)
+	if err != nil {
+		return fmt.Errorf("publish verdict: %w", err)
+	}
+	h.published = position{place: place, verdict: *found}
+	return nil
+}
+
+// catchUp takes over what another verifier has published.
+func (h *handler) catchUp(ctx context.Context, found *Verdict) error {
+	p, err := h.verifier.newest(ctx, h.session)
+	if err != nil {
+		return err
+	}
+	if p.place == h.published.place {
+		return fmt.Errorf("%w: publish verdict: another one stands in the way and is not the newest", eventlog.ErrUnavailable)
+	}
+	h.published = p
+	other := &p.verdict
+	if other.Seq == found.Seq && other.Kind == found.Kind && (other.Result != found.Result || other.Chain != found.Chain) {
+		h.verifier.cfg.Log.ErrorContext(ctx, "verifiers disagree", slog.String("session", string(h.session)),
+			slog.String("ours", found.String()), slog.String("theirs", other.String()), slog.String("verifier", other.Verifier))
+	}
+	return nil
+}
+
+// report tells of a verdict that was published.
+func (h *handler) report(ctx context.Context, found *Verdict) {
+	if found.Kind == KindHead {
+		h.cold = h.cold || h.verifier.cfg.Random() < h.verifier.cfg.ColdShare
+		return
+	}
+	h.verifier.metrics.verdicts.WithLabelValues(string(found.Result)).Inc()
+	if found.Result != Match {
+		h.verifier.cfg.Log.ErrorContext(ctx, "not a match", slog.String("session", string(h.session)), slog.String("verdict", found.String()))
+	}
+}
+
+// checkCold checks the session anew from its first event with nothing that is known of it.
+func (h *handler) checkCold(ctx context.Context) error {
+	log, err := h.verifier.cfg.Store.Open(ctx, h.session)
+	if err != nil {
+		return fmt.Errorf("cold check: %w", err)
+	}
+	check := LogCheck{
+		Session: h.session, Messages: upTo(log.Read(ctx, 1), h.checker.Seq()), Last: h.checker.Seq(),
+		Objects: FromStore(h.verifier.cfg.Objects),
+	}
+	newest := &h.published.verdict // another verifier's may be further on
+	if newest.Seq <= h.checker.Seq() {
+		check.Prior = []Verdict{*newest}
+	}
+	report, err := CheckLog(ctx, check)
+	if err != nil {
+		return fmt.Errorf("cold check: %w", err)
+	}
+	worst := Match
+	var reason string
+	for i := range report.Verdicts {
+		v := &report.Verdicts[i]
+		if v.Result != Match && (worst == Match || worst == CouldNotCheck) {
+			worst, reason = v.Result, v.String()
+		}
+	}
+	h.cold = false
+	h.verifier.metrics.cold.WithLabelValues(string(worst)).Inc()
+	if worst == Match {
+		return nil
+	}
+	if worst == CouldNotCheck { // another turn end will be drawn
+		h.verifier.cfg.Log.WarnContext(ctx, "a cold check was not possible", slog.String("session", string(h.session)), slog.String("reason", reason))
+		return nil
+	}
+	h.unsent = &Verdict{
+		Kind: KindLog, Session: h.session, Seq: newest.Seq, Event: newest.Event, Chain: newest.Chain,
+		Result: worst, Rule: RuleCold, Reason: clean(reason, maxReason),
+	}
+	h.unsentSeq = h.checker.Seq()
+	return h.flush(ctx)
+}
+
+// upTo yields the messages up to the sequence.
+func upTo(messages iter.Seq2[eventlog.Message, error], last uint64) iter.Seq2[eventlog.Message, error] {
+	return func(yield func(eventlog.Message, error) bool) {
+		for m, err := range messages {
+			if err == nil && m.Seq > last || !yield(m, err) || err == nil && m.Seq == last {
+				return
+			}
+		}
+	}
+}

@@ -1,0 +1,68 @@
+package verify
+
+import (
+	"errors"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/refold-dev/refold/pkg/events"
+)
+
+// metrics are what a verifier counts.
+type metrics struct {
+	verdicts *prometheus.CounterVec
+	cold     *prometheus.CounterVec
+	seconds  prometheus.Histogram
+}
+
+func newMetrics(registry prometheus.Registerer, v *Verifier) (*metrics, error) {
+	m := &metrics{
+		verdicts: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "refold_verifier_verdicts_total",
+			Help: "Verdicts that this verifier has published on requests and on whole logs, by result.",
+		}, []string{"result"}),
+		cold: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "refold_verifier_cold_checks_total",
+			Help: "Checks of whole sessions from their first event on, by their worst result.",
+		}, []string{"result"}),
+		seconds: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Name:    "refold_verifier_request_seconds",
+			Help:    "Time to fold, rebuild and compare one request, objects included.",
+			Buckets: prometheus.ExponentialBuckets(25e-6, 4, 10),
+		}),
+	}
+	for _, r := range Results() {
+		m.cold.WithLabelValues(string(r))
+		if r != CouldNotCheck { // it is never published
+			m.verdicts.WithLabelValues(string(r))
+		}
+	}
+	gauge := func(name, help string, value func() float64) prometheus.Collector {
+		return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, value)
+	}
+	var errs []error
+	for _, c := range []prometheus.Collector{
+		m.verdicts, m.cold, m.seconds,
+		gauge("refold_verifier_sessions", "Sessions that this verifier knows.",
+			func() float64 { return float64(v.Status().Sessions) }),
+		gauge("refold_verifier_lag_events", "Events that this verifier knows of and has not checked yet.",
+			func() float64 { return float64(v.Status().Lag) }),
+		gauge("refold_verifier_failed_sessions", "Sessions left alone after an error that trying again does not cure.",
+			func() float64 { return float64(v.Status().Failed) }),
+		gauge("refold_verifier_could_not_check", "Sessions whose next request cannot be checked now; they are tried again.",
+			func() float64 { return float64(v.waiting()) }),
+	} {
+		errs = append(errs, registry.Register(c))
+	}
+	return m, errors.Join(errs...)
+}
+
+// observe returns a function that records how long a request took.
+func (m *metrics) observe(clock func() time.Time, t events.Type) func() {
+	if t != events.TypeLLMStream {
+		return func() {}
+	}
+	start := clock()
+	return func() { m.seconds.Observe(clock().Sub(start).Seconds()) }
+}

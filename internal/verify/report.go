@@ -1,0 +1,187 @@
+package verify
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"slices"
+
+	"github.com/refold-dev/refold/pkg/eventlog"
+	"github.com/refold-dev/refold/pkg/events"
+)
+
+// LogCheck is a check of one whole log. Session, Messages and Objects are required.
+type LogCheck struct {
+	Session  events.ID
+	Messages iter.Seq2[eventlog.Message, error] // from the first on, in order; errors as of [eventlog.Log.Read]
+	// Last is the last sequence that the log itself states. A log that ends before is broken.
+	Last    uint64
+	Objects Objects
+	// Prior holds what was signed about the session before. The log must still be what was signed.
+	Prior []Verdict
+	// Trusted holds the public keys of the verifiers whose verdicts count. Empty: those of every verifier.
+	Trusted []string
+	// Cold builds every request from its first byte; see [CheckerConfig].
+	Cold bool
+	// Actual is as in [CheckerConfig].
+	Actual func(ctx context.Context, seq uint64) (body []byte, ok bool)
+}
+
+// Report is the outcome of a [LogCheck].
+type Report struct {
+	Session   events.ID
+	Last      uint64    // the last event read
+	Verdicts  []Verdict // unsigned: every request, every head, every finding about the log, in the order they were made
+	Requests  int
+	Matches   int // of the requests
+	Confirmed int // signed verdicts that the log agrees with
+	Ignored   int // signed verdicts of verifiers that are not trusted
+}
+
+// AllMatch reports whether every request matches and nothing else was found.
+func (r *Report) AllMatch() bool {
+	return !slices.ContainsFunc(r.Verdicts, func(v Verdict) bool { return v.Result != Match })
+}
+
+// CheckLog checks a whole log. What could not be checked is in the report; the error is ctx's alone.
+func CheckLog(ctx context.Context, check LogCheck) (*Report, error) {
+	w := &walk{
+		check:   &check,
+		report:  &Report{Session: check.Session},
+		checker: NewChecker(CheckerConfig{Session: check.Session, Objects: check.Objects, Cold: check.Cold, Actual: check.Actual}),
+	}
+	w.sortPrior()
+	for m, err := range check.Messages {
+		if err != nil {
+			w.unreadable(err)
+			break
+		}
+		if err := w.message(ctx, m); err != nil {
+			return nil, err
+		}
+	}
+	if ctx.Err() != nil {
+		return nil, fmt.Errorf("check session %s: %w", check.Session, ctx.Err())
+	}
+	w.end()
+	return w.report, nil
+}
+
+// walk is a check in progress.
+type walk struct {
+	check   *LogCheck
+	report  *Report
+	checker *Checker
+	prior   []Verdict // still to be compared, by sequence
+	stopped bool      // the log could not be read to its end
+}
+
+// sortPrior keeps the verdicts that count.
+func (w *walk) sortPrior() {
+	for i := range w.check.Prior {
+		p := w.check.Prior[i]
+		if len(w.check.Trusted) > 0 && !slices.Contains(w.check.Trusted, p.Verifier) {
+			w.report.Ignored++
+			continue
+		}
+		if err := p.Verify(); err != nil {
+			w.log(max(p.Seq, 1), CouldNotCheck, RuleSignature, err.Error())
+			continue
+		}
+		if p.Session != w.check.Session {
+			w.log(max(p.Seq, 1), CouldNotCheck, RuleSignature, fmt.Sprintf("the verdict is about session %s", p.Session))
+			continue
+		}
+		if p.Chain != (events.Hash{}) && p.Result != BrokenChain {
+			w.prior = append(w.prior, p)
+		}
+	}
+	slices.SortStableFunc(w.prior, func(a, b Verdict) int { return cmp.Compare(a.Seq, b.Seq) })
+}
+
+func (w *walk) add(v Verdict) {
+	w.report.Verdicts = append(w.report.Verdicts, v)
+	if v.Kind == KindRequest {
+		w.report.Requests++
+		if v.Result == Match {
+			w.report.Matches++
+		}
+	}
+}
+
+func (w *walk) log(seq uint64, result Result, rule, reason string) {
+	w.add(Verdict{
+		Kind: KindLog, Session: w.check.Session, Seq: seq, Result: result, Rule: rule, Reason: clean(reason, maxReason),
+	})
+}
+
+func (w *walk) message(ctx context.Context, m eventlog.Message) error {
+	w.report.Last = max(w.report.Last, m.Seq)
+	w.compare(&m)
+	v, err := w.checker.Apply(ctx, m)
+	switch {
+	case err != nil && ctx.Err() != nil:
+		return fmt.Errorf("check session %s: %w", w.check.Session, ctx.Err())
+	case err != nil:
+		w.add(w.checker.giveUp(err))
+	case v != nil:
+		w.add(*v)
+	}
+	return nil
+}
+
+// compare holds the message against what was signed about it.
+func (w *walk) compare(m *eventlog.Message) {
+	for len(w.prior) > 0 && w.prior[0].Seq < m.Seq {
+		w.gone(&w.prior[0])
+		w.prior = w.prior[1:]
+	}
+	for ; len(w.prior) > 0 && w.prior[0].Seq == m.Seq; w.prior = w.prior[1:] {
+		p := &w.prior[0]
+		if hash := events.HashPayload(m.Payload); hash != p.Chain {
+			w.log(m.Seq, BrokenChain, RuleSigned, fmt.Sprintf("its payload hashes to %s, but %s was signed by %s", hash, p.Chain, p.Verifier))
+			continue
+		}
+		w.report.Confirmed++
+	}
+}
+
+func (w *walk) gone(p *Verdict) {
+	w.log(p.Seq, BrokenChain, RuleSigned, fmt.Sprintf("event %d is missing, but %s was signed by %s", p.Seq, p.Chain, p.Verifier))
+}
+
+// unreadable ends the check where the log gives no more messages.
+func (w *walk) unreadable(err error) {
+	w.stopped = true
+	seq := w.report.Last + 1
+	if errors.Is(err, eventlog.ErrGap) || errors.Is(err, eventlog.ErrCorrupt) {
+		if v := w.checker.Gap(seq, err); v != nil {
+			w.add(*v)
+		}
+		return
+	}
+	w.log(seq, CouldNotCheck, "", err.Error())
+}
+
+// end compares the end of the log with what the log states and with what was signed.
+func (w *walk) end() {
+	if w.stopped {
+		return
+	}
+	for i := range w.prior {
+		w.gone(&w.prior[i])
+	}
+	if w.report.Last < w.check.Last {
+		w.log(w.report.Last+1, BrokenChain, RuleSequence, fmt.Sprintf("the log ends at event %d and states that it has %d", w.report.Last, w.check.Last))
+	}
+}
+
+// giveUp returns the request that could not be checked as a verdict and goes on without it.
+func (c *Checker) giveUp(cause error) Verdict {
+	v := c.waiting.verdict
+	v.Result, v.Reason = CouldNotCheck, clean(cause.Error(), maxReason)
+	c.waiting = nil
+	return v
+}

@@ -1,0 +1,54 @@
+package verify
+
+// Result is what a check found.
+type Result string
+
+// The results. Only [Match] says that a request is what the log says; [CouldNotCheck] is no finding at all.
+const (
+	Match         Result = "match"           // the rebuilt body has the recorded length and digest
+	Mismatch      Result = "mismatch"        // it has not
+	MissingObject Result = "missing-object"  // the object store does not hold an object that the request needs
+	CorruptObject Result = "corrupt-object"  // the object store holds something else under its digest
+	BrokenChain   Result = "broken-chain"    // events are missing, moved or changed
+	UnknownCodec  Result = "unknown-codec"   // this program does not know the codec; a newer one may
+	InvalidLog    Result = "invalid-log"     // an event breaks a rule of the log
+	CouldNotCheck Result = "could-not-check" // log or objects gave no answer; try again
+)
+
+// Results returns all results, in the order of their documentation.
+func Results() []Result {
+	return []Result{Match, Mismatch, MissingObject, CorruptObject, BrokenChain, UnknownCodec, InvalidLog, CouldNotCheck}
+}
+
+func (r Result) valid() bool {
+	switch r {
+	case Match, Mismatch, MissingObject, CorruptObject, BrokenChain, UnknownCodec, InvalidLog, CouldNotCheck:
+		return true
+	}
+	return false
+}
+
+// Kind says what a verdict is about.
+type Kind string
+
+// The kinds of verdicts.
+const (
+	KindRequest Kind = "request" // one llm/stream event
+	KindHead    Kind = "head"    // a signed checkpoint: the log up to this event, which ends a turn or the session
+	KindLog     Kind = "log"     // the log itself: it broke at an event that is no llm/stream, or differs from what was signed
+)
+
+func (k Kind) valid() bool { return k == KindRequest || k == KindHead || k == KindLog }
+
+// The rules that verdicts name beside those of the fold.
+const (
+	RuleMessage   = "message"   // a message and its payload say the same
+	RulePayload   = "payload"   // a payload is the canonical form of a valid event
+	RuleVersion   = "version"   // this program knows the format and the type
+	RuleSequence  = "sequence"  // sequences are contiguous from 1 to the log's last
+	RuleSigned    = "signed"    // the log still is what was signed
+	RuleSignature = "signature" // a verdict has the signature of its verifier
+	RuleCodec     = "codec"     // the codec can represent the request
+	RuleEarlier   = "earlier"   // no event before breaks the log
+	RuleCold      = "cold"      // a check from the first event on finds what was found before
+)

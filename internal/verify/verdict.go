@@ -1,0 +1,246 @@
+package verify
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strconv"
+
+	"github.com/refold-dev/refold/pkg/events"
+)
+
+// VerdictVersion is the format version that this package writes and the only one that it reads.
+const VerdictVersion = 1
+
+// MaxVerdictBytes bounds an encoded verdict.
+const MaxVerdictBytes = 16 << 10
+
+// Sentinels of verdicts.
+var (
+	// ErrVerdict: the bytes are no verdict in canonical form, or its fields do not fit together. Final.
+	ErrVerdict = errors.New("invalid verdict")
+	// ErrSignature: a verdict's signature is not its verifier's, or is absent. Whoever wrote it is not to be believed.
+	ErrSignature = errors.New("verdict signature does not verify")
+)
+
+// Verdict says what a check found about one event of a session's log. docs/format/verdicts.md describes its fields.
+type Verdict struct {
+	Kind    Kind
+	Session events.ID
+	Seq     uint64      // the event, from 1
+	Event   events.ID   // its ID, empty when the event is not there
+	Chain   events.Hash // the hash of its payload, zero when it is not there
+
+	Turn, Step, Attempt int64 // of a request whose event can be read, 0 otherwise
+
+	Result   Result
+	Codec    string            // of a request
+	Recorded events.BodyDigest // by the llm/stream
+	Rebuilt  events.BodyDigest // by the check, zero when nothing could be built
+	Rule     string            // which rule was broken, see docs/format
+	Reason   string            // for people: one line, valid UTF-8, no control characters
+	Located  bool              // a mismatch whose body was at hand: Offset and Pointer are set
+	Offset   int64             // of the first differing byte
+	Pointer  string            // the JSON pointer there, in the rebuilt body
+
+	Time      int64  // Unix milliseconds, when it was checked
+	Verifier  string // the public key of the signer
+	Signature []byte // Ed25519
+}
+
+const signatureBytes = 64
+
+func (v *Verdict) String() string {
+	s := fmt.Sprintf("session %s: event %d: %s %s", v.Session, v.Seq, v.Kind, v.Result)
+	if v.Rule != "" {
+		s += ", rule " + strconv.Quote(v.Rule)
+	}
+	if v.Reason != "" {
+		s += ": " + v.Reason
+	}
+	return s
+}
+
+// Encode returns the canonical JSON of v. The error wraps [ErrVerdict].
+func (v *Verdict) Encode() ([]byte, error) {
+	if err := v.check(); err != nil {
+		return nil, err
+	}
+	b := v.appendUnsigned(nil)
+	if len(v.Signature) > 0 {
+		b = append(b[:len(b)-1], `,"signature":"`...)
+		b = appendHex(b, v.Signature)
+		b = append(b, `"}`...)
+	}
+	if len(b) > MaxVerdictBytes {
+		return nil, fmt.Errorf("%w: %d bytes, at most %d", ErrVerdict, len(b), MaxVerdictBytes)
+	}
+	return b, nil
+}
+
+// DecodeVerdict reads what [Verdict.Encode] wrote and accepts no other bytes. It does not check the signature: see
+// [Verdict.Verify]. The error wraps [ErrVerdict].
+func DecodeVerdict(b []byte) (Verdict, error) {
+	if len(b) > MaxVerdictBytes {
+		return Verdict{}, fmt.Errorf("%w: %d bytes, at most %d", ErrVerdict, len(b), MaxVerdictBytes)
+	}
+	var w verdictJSON
+	if err := json.Unmarshal(b, &w); err != nil {
+		return Verdict{}, fmt.Errorf("%w: %w", ErrVerdict, err)
+	}
+	if w.V != VerdictVersion {
+		return Verdict{}, fmt.Errorf("%w: format %d, this reader knows %d", ErrVerdict, w.V, VerdictVersion)
+	}
+	v, err := w.verdict()
+	if err != nil {
+		return Verdict{}, fmt.Errorf("%w: %w", ErrVerdict, err)
+	}
+	again, err := v.Encode()
+	if err != nil {
+		return Verdict{}, err
+	}
+	if !bytes.Equal(again, b) {
+		return Verdict{}, fmt.Errorf("%w: not in canonical form", ErrVerdict)
+	}
+	return v, nil
+}
+
+// check holds the rules between the fields.
+func (v *Verdict) check() error {
+	fail := func(format string, args ...any) error {
+		return fmt.Errorf("%w: %s", ErrVerdict, fmt.Sprintf(format, args...))
+	}
+	switch {
+	case !v.Kind.valid():
+		return fail("kind %q", clean(string(v.Kind), maxName))
+	case !v.Session.Valid():
+		return fail("session %q", clean(string(v.Session), maxName))
+	case v.Seq == 0:
+		return fail("sequences count from 1")
+	case v.Event != "" && !v.Event.Valid():
+		return fail("event %q", clean(string(v.Event), maxName))
+	case !v.Result.valid():
+		return fail("result %q", clean(string(v.Result), maxName))
+	case v.Kind == KindHead && v.Result != Match, v.Kind == KindLog && v.Result == Match:
+		return fail("a %s verdict with result %s", v.Kind, v.Result)
+	case v.Turn < 0 || v.Step < 0 || v.Attempt < 0 || v.Time < 0 || v.Offset < 0 || v.Recorded.Bytes < 0 || v.Rebuilt.Bytes < 0:
+		return fail("a negative number")
+	case v.Located && (v.Result != Mismatch || v.Kind != KindRequest), !v.Located && (v.Offset != 0 || v.Pointer != ""):
+		return fail("an offset belongs to a mismatch")
+	case !isClean(v.Codec, maxName), !isClean(v.Rule, maxName), !isClean(v.Reason, maxReason), !isClean(v.Pointer, maxPointer),
+		!isClean(v.Verifier, maxName):
+		return fail("a text is too long or holds what cannot be printed")
+	case len(v.Signature) != 0 && len(v.Signature) != signatureBytes, len(v.Signature) != 0 && v.Verifier == "":
+		return fail("a signature has %d bytes and a verifier", signatureBytes)
+	}
+	return nil
+}
+
+// appendUnsigned appends the canonical JSON without the signature.
+func (v *Verdict) appendUnsigned(b []byte) []byte {
+	text := func(name, s string) {
+		if s != "" {
+			b = append(append(append(b, `,"`...), name...), `":`...)
+			b = events.AppendQuote(b, s)
+		}
+	}
+	number := func(name string, n int64, always bool) {
+		if n != 0 || always {
+			b = append(append(append(b, `,"`...), name...), `":`...)
+			b = strconv.AppendInt(b, n, 10)
+		}
+	}
+	digest := func(name string, d events.BodyDigest) {
+		if d != (events.BodyDigest{}) {
+			b = append(append(append(b, `,"`...), name...), `":{"bytes":`...)
+			b = strconv.AppendInt(b, d.Bytes, 10)
+			b = append(b, `,"sha256":"`...)
+			b = appendHex(b, d.SHA256[:])
+			b = append(b, `"}`...)
+		}
+	}
+	b = append(b, `{"v":`...)
+	b = strconv.AppendInt(b, VerdictVersion, 10)
+	text("kind", string(v.Kind))
+	text("session", string(v.Session))
+	b = append(b, `,"seq":`...)
+	b = strconv.AppendUint(b, v.Seq, 10)
+	text("event", string(v.Event))
+	if v.Chain != (events.Hash{}) {
+		text("chain", v.Chain.String())
+	}
+	number("turn", v.Turn, false)
+	number("step", v.Step, false)
+	number("attempt", v.Attempt, false)
+	text("result", string(v.Result))
+	text("codec", v.Codec)
+	digest("recorded", v.Recorded)
+	digest("rebuilt", v.Rebuilt)
+	text("rule", v.Rule)
+	text("reason", v.Reason)
+	if v.Located {
+		number("offset", v.Offset, true)
+		text("pointer", v.Pointer)
+	}
+	number("time", v.Time, true)
+	text("verifier", v.Verifier)
+	return append(b, '}')
+}
+
+// verdictJSON is a verdict as the JSON decoder sees it. Its order of fields does not matter: see DecodeVerdict.
+type verdictJSON struct {
+	V         int64      `json:"v"`
+	Kind      Kind       `json:"kind"`
+	Session   events.ID  `json:"session"`
+	Seq       uint64     `json:"seq"`
+	Event     events.ID  `json:"event"`
+	Chain     string     `json:"chain"`
+	Turn      int64      `json:"turn"`
+	Step      int64      `json:"step"`
+	Attempt   int64      `json:"attempt"`
+	Result    Result     `json:"result"`
+	Codec     string     `json:"codec"`
+	Recorded  digestJSON `json:"recorded"`
+	Rebuilt   digestJSON `json:"rebuilt"`
+	Rule      string     `json:"rule"`
+	Reason    string     `json:"reason"`
+	Offset    *int64     `json:"offset"`
+	Pointer   string     `json:"pointer"`
+	Time      int64      `json:"time"`
+	Verifier  string     `json:"verifier"`
+	Signature string     `json:"signature"`
+}
+
+type digestJSON struct {
+	Bytes  int64  `json:"bytes"`
+	SHA256 string `json:"sha256"`
+}
+
+func (d digestJSON) digest() (events.BodyDigest, error) {
+	if d.SHA256 == "" {
+		return events.BodyDigest{Bytes: d.Bytes}, nil
+	}
+	h, err := events.ParseHash(d.SHA256)
+	return events.BodyDigest{Bytes: d.Bytes, SHA256: h}, err
+}
+
+func (w *verdictJSON) verdict() (Verdict, error) {
+	v := Verdict{
+		Kind: w.Kind, Session: w.Session, Seq: w.Seq, Event: w.Event, Turn: w.Turn, Step: w.Step, Attempt: w.Attempt,
+		Result: w.Result, Codec: w.Codec, Rule: w.Rule, Reason: w.Reason, Pointer: w.Pointer, Time: w.Time, Verifier: w.Verifier,
+	}
+	if w.Offset != nil {
+		v.Located, v.Offset = true, *w.Offset
+	}
+	var errs [4]error
+	if w.Chain != "" {
+		v.Chain, errs[0] = events.ParseHash(w.Chain)
+	}
+	v.Recorded, errs[1] = w.Recorded.digest()
+	v.Rebuilt, errs[2] = w.Rebuilt.digest()
+	if w.Signature != "" {
+		v.Signature, errs[3] = parseHex(w.Signature)
+	}
+	return v, errors.Join(errs[:]...)
+}

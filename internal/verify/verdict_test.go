@@ -1,0 +1,281 @@
+package verify_test
+
+import (
+	"bytes"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/nats-io/nkeys"
+
+	"github.com/refold-dev/refold/internal/verify"
+	"github.com/refold-dev/refold/pkg/events"
+	"github.com/refold-dev/refold/pkg/fold/foldtest"
+)
+
+// goldenSeed returns the seed of the key that signs the verdicts pinned here.
+func goldenSeed(t testing.TB) string {
+	t.Helper()
+	seed, err := nkeys.EncodeSeed(nkeys.PrefixByteUser, bytes.Repeat([]byte{7}, 32))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(seed)
+}
+
+func goldenKey(t testing.TB) *verify.Key {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "seed")
+	if err := os.WriteFile(path, []byte(goldenSeed(t)+"\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	key, err := verify.LoadKey(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return key
+}
+
+func goldenVerdicts() map[string]verify.Verdict {
+	digest := func(s string) events.BodyDigest {
+		return events.BodyDigest{Bytes: int64(len(s)), SHA256: events.HashPayload([]byte(s))}
+	}
+	return map[string]verify.Verdict{
+		"match": {
+			Kind: verify.KindRequest, Session: foldtest.SessionID, Seq: 7, Event: foldtest.ID(1_733_000_000_000, 7),
+			Chain: events.HashPayload([]byte("payload")), Turn: 1, Step: 1, Attempt: 1, Result: verify.Match,
+			Codec: "deepseek-chat/1", Recorded: digest("body"), Rebuilt: digest("body"), Time: 1_733_000_000_123,
+		},
+		"mismatch": {
+			Kind: verify.KindRequest, Session: foldtest.SessionID, Seq: 7, Event: foldtest.ID(1_733_000_000_000, 7),
+			Chain: events.HashPayload([]byte("payload")), Turn: 1, Step: 1, Attempt: 2, Result: verify.Mismatch,
+			Codec: "deepseek-chat/1", Recorded: digest("body"), Rebuilt: digest("other"),
+			Reason: `a reason with "quotes"`, Located: true, Pointer: "/messages/0/content", Time: 1_733_000_000_123,
+		},
+		"head": {
+			Kind: verify.KindHead, Session: foldtest.SessionID, Seq: 21, Event: foldtest.ID(1_733_000_000_000, 21),
+			Chain: events.HashPayload([]byte("turn/end")), Result: verify.Match, Time: 1_733_000_000_123,
+		},
+		"log": {
+			Kind: verify.KindLog, Session: foldtest.SessionID, Seq: 22, Result: verify.BrokenChain, Rule: verify.RuleSequence,
+			Reason: "event 22 is missing", Time: 1_733_000_000_123,
+		},
+	}
+}
+
+// TestVerdictBytes pins the bytes and the signatures. Set UPDATE_GOLDEN to write them anew.
+func TestVerdictBytes(t *testing.T) {
+	key := goldenKey(t)
+	for name, v := range goldenVerdicts() {
+		if err := key.Sign(&v); err != nil {
+			t.Fatal(err)
+		}
+		got, err := v.Encode()
+		if err != nil {
+			t.Fatal(err)
+		}
+		file := filepath.Join("testdata", "verdict-"+name+".golden")
+		if os.Getenv("UPDATE_GOLDEN") != "" {
+			if err := os.WriteFile(file, append(got, '\n'), 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}
+		want, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(strings.TrimSuffix(string(want), "\n"), string(got)); diff != "" {
+			t.Errorf("%s: -want +got\n%s", name, diff)
+		}
+		back, err := verify.DecodeVerdict(got)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(v, back); diff != "" {
+			t.Errorf("%s: -encoded +decoded\n%s", name, diff)
+		}
+		if err := back.Verify(); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// TestSignatureInput checks a signature the way that the documentation describes it, with the nkeys library alone.
+func TestSignatureInput(t *testing.T) {
+	key := goldenKey(t)
+	v := goldenVerdicts()["match"]
+	if err := key.Sign(&v); err != nil {
+		t.Fatal(err)
+	}
+	payload, err := v.Encode()
+	if err != nil {
+		t.Fatal(err)
+	}
+	unsigned, _, ok := strings.Cut(string(payload), `,"signature":"`)
+	if !ok {
+		t.Fatal("no signature")
+	}
+	public, err := nkeys.FromPublicKey(v.Verifier)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := public.Verify([]byte("refold verdict 1\n"+unsigned+"}"), v.Signature); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestSignatureCoversEverything(t *testing.T) {
+	key := newKey(t)
+	for name, change := range map[string]func(*verify.Verdict){
+		"session":  func(v *verify.Verdict) { v.Session = foldtest.ID(1, 1) },
+		"seq":      func(v *verify.Verdict) { v.Seq++ },
+		"event":    func(v *verify.Verdict) { v.Event = "" },
+		"chain":    func(v *verify.Verdict) { v.Chain[0]++ },
+		"turn":     func(v *verify.Verdict) { v.Turn++ },
+		"result":   func(v *verify.Verdict) { v.Result = verify.InvalidLog },
+		"kind":     func(v *verify.Verdict) { v.Kind, v.Result = verify.KindLog, verify.Mismatch; v.Located = false },
+		"codec":    func(v *verify.Verdict) { v.Codec = "" },
+		"recorded": func(v *verify.Verdict) { v.Recorded.Bytes++ },
+		"rebuilt":  func(v *verify.Verdict) { v.Rebuilt.SHA256[3]++ },
+		"rule":     func(v *verify.Verdict) { v.Rule = "rule" },
+		"reason":   func(v *verify.Verdict) { v.Reason = "reason" },
+		"time":     func(v *verify.Verdict) { v.Time++ },
+		"verifier": func(v *verify.Verdict) { v.Verifier = newKey(t).Public() },
+		"cut":      func(v *verify.Verdict) { v.Signature = nil },
+		"flip":     func(v *verify.Verdict) { v.Signature[0] ^= 1 },
+	} {
+		v := goldenVerdicts()["match"]
+		if err := key.Sign(&v); err != nil {
+			t.Fatal(err)
+		}
+		if err := v.Verify(); err != nil {
+			t.Fatalf("unchanged: %v", err)
+		}
+		change(&v)
+		if err := v.Verify(); !errors.Is(err, verify.ErrSignature) {
+			t.Errorf("%s changed: %v", name, err)
+		}
+	}
+}
+
+func TestVerdictRefused(t *testing.T) {
+	for name, change := range map[string]func(*verify.Verdict){
+		"kind":           func(v *verify.Verdict) { v.Kind = "x" },
+		"session":        func(v *verify.Verdict) { v.Session = "x" },
+		"seq":            func(v *verify.Verdict) { v.Seq = 0 },
+		"event":          func(v *verify.Verdict) { v.Event = "x" },
+		"result":         func(v *verify.Verdict) { v.Result = "" },
+		"a bad head":     func(v *verify.Verdict) { v.Kind, v.Result = verify.KindHead, verify.Mismatch },
+		"a good log":     func(v *verify.Verdict) { v.Kind = verify.KindLog },
+		"negative":       func(v *verify.Verdict) { v.Time = -1 },
+		"offset":         func(v *verify.Verdict) { v.Offset = 1 },
+		"control":        func(v *verify.Verdict) { v.Reason = "a\x1b[31m" },
+		"no UTF-8":       func(v *verify.Verdict) { v.Reason = "a\xff" },
+		"line separator": func(v *verify.Verdict) { v.Reason = "a\u2028" },
+		"long":           func(v *verify.Verdict) { v.Reason = strings.Repeat("a", 2000) },
+		"signature":      func(v *verify.Verdict) { v.Signature = []byte{1} },
+	} {
+		v := goldenVerdicts()["match"]
+		change(&v)
+		if _, err := v.Encode(); !errors.Is(err, verify.ErrVerdict) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	good, err := os.ReadFile(filepath.Join("testdata", "verdict-match.golden"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	text := strings.TrimSpace(string(good))
+	for name, bad := range map[string]string{
+		"empty":         "",
+		"space":         text + " ",
+		"unknown field": strings.Replace(text, `{"v":1,`, `{"v":1,"x":1,`, 1),
+		"other order":   strings.Replace(text, `{"v":1,"kind":"request",`, `{"kind":"request","v":1,`, 1),
+		"version":       strings.Replace(text, `{"v":1,`, `{"v":2,`, 1),
+		"twice":         strings.Replace(text, `{"v":1,`, `{"v":1,"v":1,`, 1),
+		"upper case":    strings.Replace(text, `"seq"`, `"SEQ"`, 1),
+		"float":         strings.Replace(text, `"seq":7`, `"seq":7.0`, 1),
+		"too long":      strings.Repeat(" ", verify.MaxVerdictBytes) + text,
+	} {
+		if _, err := verify.DecodeVerdict([]byte(bad)); !errors.Is(err, verify.ErrVerdict) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+func FuzzDecodeVerdict(f *testing.F) {
+	for _, v := range goldenVerdicts() {
+		b, err := v.Encode()
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(b)
+	}
+	f.Fuzz(func(t *testing.T, b []byte) {
+		v, err := verify.DecodeVerdict(b)
+		if err != nil {
+			if !errors.Is(err, verify.ErrVerdict) {
+				t.Errorf("%v", err)
+			}
+			return
+		}
+		again, err := v.Encode()
+		if err != nil || string(again) != string(b) {
+			t.Errorf("%q is encoded again as %q: %v", b, again, err)
+		}
+		_ = v.Verify() // must not panic
+	})
+}
+
+func TestKeyFile(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "verifier.seed")
+	made, err := verify.LoadKey(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	info, err := os.Stat(path)
+	if err != nil || info.Mode().Perm() != 0o600 {
+		t.Errorf("mode %v: %v", info.Mode(), err)
+	}
+	again, err := verify.LoadKey(path)
+	if err != nil || again.Public() != made.Public() {
+		t.Errorf("read again: %v", err)
+	}
+	left, err := os.ReadDir(dir)
+	if err != nil || len(left) != 1 {
+		t.Errorf("left behind: %v %v", left, err)
+	}
+	exchange, err := nkeys.CreateCurveKeys()
+	if err != nil {
+		t.Fatal(err)
+	}
+	curve, err := exchange.Seed()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, content := range map[string]string{
+		"empty": "", "text": "hello\n", "public": made.Public(), "long": goldenSeed(t) + strings.Repeat("\n", 5000), "curve": string(curve),
+	} {
+		file := filepath.Join(dir, name)
+		if err := os.WriteFile(file, []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		_, err := verify.LoadKey(file)
+		if !errors.Is(err, verify.ErrKey) || !strings.Contains(err.Error(), file) || strings.Contains(err.Error(), "\n") {
+			t.Errorf("%s: %v", name, err)
+		}
+		if kept, err := os.ReadFile(file); err != nil || string(kept) != content {
+			t.Errorf("%s: the file was changed", name)
+		}
+	}
+	if _, err := verify.LoadKey(filepath.Join(dir, "no", "such", "place")); !errors.Is(err, verify.ErrKey) {
+		t.Errorf("no directory: %v", err)
+	}
+	if _, err := verify.LoadKey(dir); !errors.Is(err, verify.ErrKey) {
+		t.Errorf("a directory: %v", err)
+	}
+}

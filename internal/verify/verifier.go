@@ -1,0 +1,230 @@
+package verify
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/refold-dev/refold/internal/follow"
+	"github.com/refold-dev/refold/internal/jetstream"
+	"github.com/refold-dev/refold/pkg/eventlog"
+	"github.com/refold-dev/refold/pkg/events"
+	"github.com/refold-dev/refold/pkg/objects"
+)
+
+// Records is where verdicts are kept: [jetstream.Records].
+type Records interface {
+	Append(ctx context.Context, session events.ID, id string, payload []byte, after uint64) (seq uint64, err error)
+	Last(ctx context.Context, session events.ID) (jetstream.Record, error)
+}
+
+// Config says what a verifier checks and where its verdicts go. Store, Objects, Verdicts, Key and Registry are required.
+type Config struct {
+	Store    eventlog.Store
+	Objects  objects.Store
+	Verdicts Records
+	Key      *Key
+	Registry prometheus.Registerer
+
+	// Trusted holds the public keys of the other verifiers whose verdicts are taken for done. A session whose newest
+	// verdict is of anybody else is left alone, loudly. Empty: every verdict with a valid signature counts, so that the
+	// permission to write verdicts is all that protects them.
+	Trusted []string
+
+	// Hints and Partition are as in [follow.Config]; [follow.Hints] listens to the server's.
+	Hints     func(ctx context.Context, notify func(session events.ID, last uint64)) error
+	Partition func(session events.ID) bool
+	// Alive returns why the server cannot be reached, nil when it can. Nil: only sweeps tell.
+	Alive func() error
+
+	// ColdShare is the share, in [0,1], of turn ends at which the whole session is checked anew from its first event.
+	ColdShare float64
+	// Sweep, Workers, MaxSessions, RetryMin and RetryMax are as in [follow.Config].
+	Sweep              time.Duration
+	Workers            int
+	MaxSessions        int
+	RetryMin, RetryMax time.Duration
+
+	// Clock gives the verdicts' times. Nil: the system's.
+	Clock func() time.Time
+	// Random gives numbers in [0,1) that decide about cold checks. Nil: the system's.
+	Random func() float64
+	// Log receives what was found and what went wrong. Nil: nobody.
+	Log *slog.Logger
+}
+
+func (c *Config) setDefaults() {
+	if c.Sweep == 0 {
+		c.Sweep = 30 * time.Second
+	}
+	if c.Clock == nil {
+		c.Clock = time.Now
+	}
+	if c.Random == nil {
+		c.Random = rand.Float64
+	}
+	if c.Log == nil {
+		c.Log = slog.New(slog.DiscardHandler)
+	}
+}
+
+func (c *Config) validate() error {
+	switch {
+	case c.Store == nil || c.Objects == nil || c.Verdicts == nil || c.Key == nil || c.Registry == nil:
+		return errors.New("verifier: Store, Objects, Verdicts, Key and Registry are required")
+	case !(c.ColdShare >= 0 && c.ColdShare <= 1):
+		return fmt.Errorf("verifier: cold share %v, want 0 to 1", c.ColdShare)
+	}
+	return nil
+}
+
+// Verifier is the service that checks all sessions and publishes signed verdicts. Any number may run at once.
+type Verifier struct {
+	cfg      Config
+	follower *follow.Follower
+	metrics  *metrics
+	started  time.Time
+
+	mu        sync.Mutex
+	unchecked map[*handler]struct{} // those that wait for objects
+}
+
+// New returns a verifier and registers its metrics. The error says what in cfg is wrong.
+func New(cfg Config) (*Verifier, error) {
+	cfg.setDefaults()
+	if err := cfg.validate(); err != nil {
+		return nil, err
+	}
+	v := &Verifier{cfg: cfg, started: cfg.Clock(), unchecked: make(map[*handler]struct{})}
+	var err error
+	v.follower, err = follow.New(follow.Config{
+		Store: cfg.Store, Open: v.open, Position: v.position, Hints: cfg.Hints, Partition: cfg.Partition,
+		Sweep: cfg.Sweep, Workers: cfg.Workers, MaxSessions: cfg.MaxSessions, RetryMin: cfg.RetryMin, RetryMax: cfg.RetryMax,
+		Log: cfg.Log,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("verifier: %w", err)
+	}
+	if v.metrics, err = newMetrics(cfg.Registry, v); err != nil {
+		return nil, fmt.Errorf("verifier: register metrics: %w", err)
+	}
+	return v, nil
+}
+
+// Run checks until ctx ends, which is no error. Whatever it had not published by then is checked again by the next run.
+func (v *Verifier) Run(ctx context.Context) error { return v.follower.Run(ctx) }
+
+// Status returns how far the verifier is.
+func (v *Verifier) Status() follow.Status { return v.follower.Status() }
+
+// overdue is how many times the time between sweeps may pass without a complete one.
+const overdue = 3
+
+// Health returns why the verifier does not do its work, nil when it does: the server is away, or sweeps are overdue.
+func (v *Verifier) Health() error {
+	if v.cfg.Alive != nil {
+		if err := v.cfg.Alive(); err != nil {
+			return err
+		}
+	}
+	st := v.follower.Status()
+	if st.SweepErr != nil {
+		return fmt.Errorf("the newest sweep was not complete: %w", st.SweepErr)
+	}
+	since := st.Swept
+	if since.IsZero() {
+		since = v.started
+	}
+	if age := v.cfg.Clock().Sub(since); age > overdue*v.cfg.Sweep {
+		return fmt.Errorf("no complete sweep for %v, they are due every %v", age.Round(time.Second), v.cfg.Sweep)
+	}
+	return nil
+}
+
+// position is what was published last about a session.
+type position struct {
+	place   uint64 // of the record, 0 when there is none
+	verdict Verdict
+}
+
+// before reports whether a verdict on seq of the kind comes behind what was published. About one event there is a
+// request or head verdict first and then one about the log.
+func (p *position) before(seq uint64, kind Kind) bool {
+	return seq > p.verdict.Seq || seq == p.verdict.Seq && kind == KindLog && p.verdict.Kind != KindLog
+}
+
+// newest reads a session's newest verdict. One that cannot be believed is a final error.
+func (v *Verifier) newest(ctx context.Context, session events.ID) (position, error) {
+	record, err := v.cfg.Verdicts.Last(ctx, session)
+	if errors.Is(err, eventlog.ErrNotFound) {
+		return position{}, nil
+	}
+	if err != nil {
+		return position{}, fmt.Errorf("read the newest verdict: %w", err)
+	}
+	verdict, err := DecodeVerdict(record.Payload)
+	if err == nil {
+		err = verdict.Verify()
+	}
+	if err == nil && verdict.Session != session {
+		err = fmt.Errorf("%w: it is about session %s", ErrVerdict, verdict.Session)
+	}
+	if err == nil && !v.trusts(verdict.Verifier) {
+		err = fmt.Errorf("%w: verifier %s is not trusted", ErrSignature, verdict.Verifier)
+	}
+	if err != nil {
+		return position{}, fmt.Errorf("%w: session %s: record %d is not to be believed: %w", follow.ErrFinal, session, record.Seq, err)
+	}
+	return position{place: record.Seq, verdict: verdict}, nil
+}
+
+func (v *Verifier) trusts(public string) bool {
+	return len(v.cfg.Trusted) == 0 || public == v.cfg.Key.Public() || slices.Contains(v.cfg.Trusted, public)
+}
+
+func (v *Verifier) position(ctx context.Context, session events.ID) (uint64, error) {
+	p, err := v.newest(ctx, session)
+	return p.verdict.Seq, err
+}
+
+func (v *Verifier) open(ctx context.Context, session events.ID, _ uint64) (follow.Handler, uint64, error) {
+	p, err := v.newest(ctx, session)
+	if err != nil {
+		return nil, 0, err
+	}
+	h := &handler{
+		verifier: v, session: session, published: p, baseline: p,
+		checker: NewChecker(CheckerConfig{Session: session, Objects: FromStore(v.cfg.Objects), Quiet: p.verdict.Seq}),
+	}
+	from := uint64(1)
+	if p.verdict.Result == BrokenChain { // nothing before it can heal the log
+		h.checker.broken = &p.verdict
+		h.checker.seq = p.verdict.Seq
+		from = p.verdict.Seq + 1
+	}
+	return h, from, nil
+}
+
+// waitsFor records whether a handler waits for something that cannot be checked now.
+func (v *Verifier) waitsFor(h *handler, waits bool) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if waits {
+		v.unchecked[h] = struct{}{}
+	} else {
+		delete(v.unchecked, h)
+	}
+}
+
+func (v *Verifier) waiting() int {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return len(v.unchecked)
+}
