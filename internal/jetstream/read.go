@@ -31,7 +31,7 @@ func (c *Client) readRange(ctx context.Context, stream, filter string, from, las
 			return
 		}
 		r := reader{client: c, stream: stream, filter: filter, next: from, last: last, yield: yield}
-		defer r.unsubscribe()
+		defer r.close()
 		for idle := 0; r.next <= r.last; {
 			got, more, err := r.batch(ctx)
 			switch {
@@ -74,6 +74,9 @@ type reader struct {
 
 	sub   *nats.Subscription // where batches are received; nil when there is none yet
 	inbox chan *nats.Msg     // holds a whole batch, so that a slow receiver loses nothing
+
+	scan   *scan // nil: direct gets
+	noScan bool  // no consumer is to be had
 }
 
 func (r *reader) subscribe() (err error) {
@@ -91,9 +94,72 @@ func (r *reader) unsubscribe() {
 	}
 }
 
-// batch asks for messages from next on and yields them. got says whether there were any, more whether the receiver
+func (r *reader) close() {
+	r.unsubscribe()
+	if r.scan != nil {
+		r.scan.close()
+	}
+}
+
+// scanning makes a consumer when much is to be read and one is to be had, and reports whether there is one.
+func (r *reader) scanning(ctx context.Context) bool {
+	if r.scan == nil && !r.noScan && r.filter == "" && r.last-r.next+1 >= scanFrom {
+		var err error
+		if r.scan, err = r.client.newScan(ctx, r.stream, r.next); err != nil {
+			r.noScan = true // such as for lack of permission
+		}
+	}
+	return r.scan != nil
+}
+
+// batch asks for messages from next on and yields them. got says whether to go on at next, more whether the receiver
 // wants more. The errors are not mapped.
 func (r *reader) batch(ctx context.Context) (got, more bool, err error) {
+	if err := r.subscribe(); err != nil {
+		return false, true, err
+	}
+	if r.scanning(ctx) {
+		if more, whole := r.scanBatch(ctx); whole || !more || ctx.Err() != nil {
+			return true, more, ctx.Err()
+		}
+		// Whatever is wrong with the consumer, direct gets and the leader settle it.
+		r.scan.close()
+		r.scan, r.noScan = nil, true
+		r.unsubscribe()
+		return true, true, nil
+	}
+	return r.directBatch(ctx)
+}
+
+// scanBatch yields the next messages of the consumer. whole says that all came that were asked for, without a gap.
+func (r *reader) scanBatch(ctx context.Context) (more, whole bool) {
+	ctx, stop := r.client.watch(ctx, r.client.prefix+"CONSUMER.MSG.NEXT."+r.stream+"."+r.scan.name)
+	defer stop()
+	n := min(readBatch, r.last-r.next+1)
+	if err := r.scan.ask(r.sub.Subject, n); err != nil {
+		return true, false
+	}
+	for range n {
+		var msg *nats.Msg
+		select {
+		case <-ctx.Done():
+			return true, false
+		case msg = <-r.inbox:
+		}
+		m, err := delivered(msg)
+		if err != nil || m.seq != r.next { // a status, or messages are missing
+			return true, false
+		}
+		r.next++
+		if !r.yield(m, nil) {
+			return false, false
+		}
+	}
+	return true, true
+}
+
+// directBatch yields a batch of direct gets.
+func (r *reader) directBatch(ctx context.Context) (got, more bool, err error) {
 	subject := r.client.prefix + "DIRECT.GET." + r.stream
 	ctx, stop := r.client.watch(ctx, subject)
 	defer stop()
@@ -102,9 +168,6 @@ func (r *reader) batch(ctx context.Context) (got, more bool, err error) {
 		ask = fmt.Appendf(ask, `,"next_by_subj":%q`, r.filter)
 	}
 	ask = append(ask, '}')
-	if err := r.subscribe(); err != nil {
-		return false, true, err
-	}
 	if err := r.client.conn.PublishMsg(&nats.Msg{Subject: subject, Reply: r.sub.Subject, Data: ask}); err != nil {
 		return false, true, err
 	}
