@@ -218,7 +218,7 @@ func TestMutations(t *testing.T) {
 	for i, r := range recordings {
 		// Every mutation of the generated log, and as many of each recorded one as time allows, evenly spread.
 		stride := 1
-		if most := 100; i > 0 {
+		if most := 50; i > 0 {
 			all := 0
 			for range r.mutations {
 				all++
