@@ -201,11 +201,11 @@ func (l layer) permits(imported string, test bool) bool {
 }
 
 // isTestSuite reports whether path is that of a package that exists for tests,
-// as pkg/fold/foldtest for those of pkg/fold.
+// as pkg/fold/foldtest for those of pkg/fold and all below test.
 func isTestSuite(path string) bool {
 	parts := strings.Split(path, "/")
 	n := len(parts)
-	return n > 1 && parts[n-1] == parts[n-2]+"test"
+	return parts[0] == "test" || n > 1 && parts[n-1] == parts[n-2]+"test"
 }
 
 // layerOf returns the row with the longest path that path is under.

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"hash"
 	"io"
+	"slices"
 
 	"github.com/refold-dev/refold/pkg/events"
 	"github.com/refold-dev/refold/pkg/fold"
@@ -126,8 +127,7 @@ type Builder interface {
 
 // New returns a builder of the codec with the name. The error wraps [ErrUnknownCodec].
 func New(name string, opts Options) (Builder, error) {
-	switch name {
-	case DeepSeekChat1:
+	if name == DeepSeekChat1 {
 		return &deepSeek{appender: appender{digestOnly: opts.DigestOnly}}, nil
 	}
 	return nil, fmt.Errorf("%w: %q; this program knows %v", ErrUnknownCodec, name, Names())
@@ -184,7 +184,7 @@ func (a *appender) build(head string, messages fold.Messages, suffix []byte, src
 	body.digest.Bytes = a.length + int64(len(suffix))
 	whole.Sum(body.digest.SHA256[:0])
 	if !a.digestOnly {
-		body.prefix = a.buf[:len(a.buf):len(a.buf)]
+		body.prefix = slices.Clip(a.buf)
 	}
 	return body, nil
 }

@@ -28,7 +28,7 @@ func TestNew(t *testing.T) {
 			t.Errorf("codec %q: %v, %v", name, b, err)
 		}
 	}
-	var names = codec.Names()
+	names := codec.Names()
 	names[0] = "changed"
 	if codec.Names()[0] == "changed" {
 		t.Error("Names shares its list")

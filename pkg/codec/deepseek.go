@@ -66,7 +66,7 @@ func deepSeekSuffix(h *events.Header, src objects.Source) ([]byte, error) {
 		return nil, err
 	}
 	for i, t := range tools {
-		b = append(b, pick(i == 0, `,"tools":[`, `,`)...)
+		b = append(b, opening(i == 0, `,"tools":[`)...)
 		b = append(b, `{"type":"function","function":{"name":`...)
 		b = events.AppendQuote(b, t.Name)
 		b = append(b, `,"description":`...)
@@ -87,7 +87,7 @@ func deepSeekSuffix(h *events.Header, src objects.Source) ([]byte, error) {
 		b = strconv.AppendInt(b, c.MaxTokens, 10)
 	}
 	for i, s := range c.Stop {
-		b = append(b, pick(i == 0, `,"stop":[`, `,`)...)
+		b = append(b, opening(i == 0, `,"stop":[`)...)
 		b = events.AppendQuote(b, s)
 	}
 	if len(c.Stop) > 0 {
@@ -96,11 +96,12 @@ func deepSeekSuffix(h *events.Header, src objects.Source) ([]byte, error) {
 	return append(b, '}'), nil
 }
 
-func pick(first bool, a, b string) string {
+// opening returns what stands before an element of a list.
+func opening(first bool, before string) string {
 	if first {
-		return a
+		return before
 	}
-	return b
+	return ","
 }
 
 func headerTools(h *events.Header, src objects.Source) ([]events.Tool, error) {
@@ -121,7 +122,7 @@ func headerTools(h *events.Header, src objects.Source) ([]events.Tool, error) {
 func deepSeekMessage(dst []byte, m *events.Message, first bool, src objects.Source) ([]byte, error) {
 	switch m.Role {
 	case events.RoleAssistant:
-		dst = append(dst, pick(first, "", ",")...)
+		dst = append(dst, opening(first, "")...)
 		return deepSeekAssistant(dst, m, src)
 	case events.RoleUser:
 		return deepSeekUser(dst, m, first, src)
@@ -179,7 +180,7 @@ func deepSeekAssistant(dst []byte, m *events.Message, src objects.Source) ([]byt
 		if c.Type != events.BlockToolCall {
 			continue
 		}
-		dst = append(dst, pick(calls == 0, `,"tool_calls":[`, `,`)...)
+		dst = append(dst, opening(calls == 0, `,"tool_calls":[`)...)
 		dst = append(dst, `{"id":`...)
 		dst = events.AppendQuote(dst, c.ID)
 		dst = append(dst, `,"type":"function","function":{"name":`...)
@@ -206,7 +207,7 @@ func deepSeekUser(dst []byte, m *events.Message, first bool, src objects.Source)
 		if err != nil {
 			return nil, err
 		}
-		dst = append(dst, pick(first, "", ",")...)
+		dst = append(dst, opening(first, "")...)
 		dst = append(dst, `{"role":"user","content":`...)
 		dst = events.AppendQuote(dst, t)
 		dst = append(dst, '}')
@@ -227,7 +228,7 @@ func deepSeekUser(dst []byte, m *events.Message, first bool, src objects.Source)
 		if t == "" {
 			t = emptyToolOutput
 		}
-		dst = append(dst, pick(first, "", ",")...)
+		dst = append(dst, opening(first, "")...)
 		dst = append(dst, `{"role":"tool","tool_call_id":`...)
 		dst = events.AppendQuote(dst, r.ToolCallID)
 		dst = append(dst, `,"content":`...)

@@ -24,7 +24,8 @@ func TestUserMessageOfTextAndResults(t *testing.T) {
 		{[]events.Block{events.Text("")}, false, `,{"role":"user","content":""}`},
 		{[]events.Block{result("a", "1")}, true, `{"role":"tool","tool_call_id":"a","content":"1"}`},
 		{
-			[]events.Block{result("a", "1"), events.Text("x"), result("b", ""), events.Text("y")}, true,
+			[]events.Block{result("a", "1"), events.Text("x"), result("b", ""), events.Text("y")},
+			true,
 			`{"role":"user","content":"xy"},{"role":"tool","tool_call_id":"a","content":"1"},` +
 				`{"role":"tool","tool_call_id":"b","content":"(no output)"}`,
 		},

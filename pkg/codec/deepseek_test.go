@@ -29,7 +29,7 @@ func bodyOf(t *testing.T, h events.Header, write func(l *foldtest.Log)) string {
 		h.Config.Model = "m"
 	}
 	if write == nil {
-		write = func(l *foldtest.Log) {}
+		write = func(*foldtest.Log) {}
 	}
 	first := l.Len()
 	l.User("go")

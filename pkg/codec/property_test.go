@@ -212,7 +212,7 @@ func TestObjectsGiveTheSameBytes(t *testing.T) {
 		system, said := eventstest.Text().Draw(t, "system"), eventstest.Text().Draw(t, "said")
 		output, more := eventstest.Text().Draw(t, "output"), eventstest.Text().Draw(t, "more")
 		tools := rapid.SliceOfN(eventstest.Tool(), 1, 3).Draw(t, "tools")
-		write := func(asObject bool) ([]byte, *foldtest.Log) {
+		write := func(asObject bool) []byte {
 			l := foldtest.New()
 			block := func(s string) events.Block {
 				if asObject {
@@ -242,10 +242,10 @@ func TestObjectsGiveTheSameBytes(t *testing.T) {
 				t.Fatal(err)
 			}
 			body := build(t, newBuilder(t, codec.Options{}), &r, l.Objects)
-			return body.Bytes(), l
+			return body.Bytes()
 		}
-		inline, _ := write(false)
-		if referred, _ := write(true); !bytes.Equal(inline, referred) {
+		inline := write(false)
+		if referred := write(true); !bytes.Equal(inline, referred) {
 			t.Fatalf("inline\n %q\nas objects\n %q", inline, referred)
 		}
 	})

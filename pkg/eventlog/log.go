@@ -22,6 +22,18 @@ type Message struct {
 // a moved, copied or mislabelled message is detected. Errors are those of [events.Decode], or wrap [ErrCorrupt].
 func (m *Message) Event() (events.Event, error) {
 	e, err := events.Decode(m.Payload)
+	return m.checked(e, err)
+}
+
+// Take is [Message.Event] for a receiver that needs the payload no more: the event's strings live in it, which saves a
+// copy. Payload is nil afterwards.
+func (m *Message) Take(d *events.Decoder) (events.Event, error) {
+	e, err := d.DecodeOwned(m.Payload)
+	m.Payload = nil
+	return m.checked(e, err)
+}
+
+func (m *Message) checked(e events.Event, err error) (events.Event, error) {
 	if err != nil {
 		return events.Event{}, fmt.Errorf("event %d: %w", m.Seq, err)
 	}
