@@ -82,6 +82,7 @@ type demo struct {
 	sim       *simulator.Simulator // nil with a real provider
 	simKey    string
 	children  int
+	current   *child // the worker that runs, nil when none should
 	session   events.ID
 	log       eventlog.Log
 	published uint64 // the place of the last input
@@ -97,6 +98,9 @@ func runDemo(ctx context.Context, out io.Writer, dir string, w *program.WorkerFl
 	defer cancel()
 	group, services := errgroup.WithContext(services)
 	if err := d.simulate(services, group); err != nil {
+		return err
+	}
+	if err := d.worker.Check(); err != nil {
 		return err
 	}
 	home, err := program.OpenHome(filepath.Join(dir, "data"), true)
@@ -191,44 +195,79 @@ func (d *demo) simulate(ctx context.Context, group *errgroup.Group) error {
 		return err
 	}
 	group.Go(func() error { return server.Run(ctx) })
+	if d.worker.Key, err = provider.NewSecret(key); err != nil {
+		return err
+	}
 	d.sim, d.simKey = sim, key
 	d.worker.Provider, d.worker.As, d.worker.ProviderURL = provider.KindDeepSeek, providerSimulator, server.URL()
 	return nil
 }
 
+// child is a loop worker in a process of its own.
+type child struct {
+	name string
+	cmd  *exec.Cmd
+	done chan struct{} // closed when it has ended
+	err  error         // how, read after done
+}
+
 // startWorker starts a loop worker as a process of its own.
-func (d *demo) startWorker(ctx context.Context) (*exec.Cmd, error) {
+func (d *demo) startWorker(ctx context.Context) (*child, error) {
 	self, err := os.Executable()
 	if err != nil {
 		return nil, fmt.Errorf("start a worker: %w", err)
 	}
 	d.children++
 	w := &d.worker
-	cmd := exec.CommandContext(ctx, self, "loop-worker",
-		"--nats", d.local.Server.ClientURL(), "--name", fmt.Sprintf("demo-%d", d.children), "--workspace", w.Workspace,
+	c := &child{name: fmt.Sprintf("demo-%d", d.children), done: make(chan struct{})}
+	c.cmd = exec.CommandContext(ctx, self, "loop-worker",
+		"--nats", d.local.Server.ClientURL(), "--name", c.name, "--workspace", w.Workspace,
 		"--provider", w.Provider, "--provider-name", w.As, "--provider-url", w.ProviderURL, "--model", w.Model,
 		"--system", demoSystem, "--ack-wait", demoAckWait.String(), "--log-level", "error")
-	cmd.Stderr = os.Stderr
-	cmd.Env = os.Environ()
+	c.cmd.Stderr = os.Stderr
+	c.cmd.Env = os.Environ()
 	if d.sim != nil {
-		cmd.Env = slices.DeleteFunc(cmd.Env, func(v string) bool { return strings.HasPrefix(v, provider.EnvDeepSeekKey+"=") })
-		cmd.Env = append(cmd.Env, provider.EnvDeepSeekKey+"="+d.simKey)
+		c.cmd.Env = slices.DeleteFunc(c.cmd.Env, func(v string) bool { return strings.HasPrefix(v, provider.EnvDeepSeekKey+"=") })
+		c.cmd.Env = append(c.cmd.Env, provider.EnvDeepSeekKey+"="+d.simKey)
 	}
-	if err := cmd.Start(); err != nil {
+	if err := c.cmd.Start(); err != nil {
 		return nil, fmt.Errorf("start a worker: %w", err)
 	}
-	return cmd, nil
+	go func() {
+		defer close(c.done)
+		c.err = c.cmd.Wait()
+	}()
+	d.current = c
+	return c, nil
+}
+
+// kill ends a worker the hard way.
+func (d *demo) kill(c *child) {
+	d.current = nil
+	_ = c.cmd.Process.Kill() // SIGKILL; it may be gone already
+	<-c.done                 // its exit code is the signal's
+}
+
+// watched returns a context that ends with the running worker, which is then the cause.
+func (d *demo) watched(ctx context.Context) (context.Context, context.CancelFunc) {
+	c := d.current
+	if c == nil {
+		return context.WithCancel(ctx)
+	}
+	watched, cancel := context.WithCancelCause(ctx)
+	go func() {
+		select {
+		case <-c.done:
+			cancel(fmt.Errorf("worker %s ended by itself: %w", c.name, c.err))
+		case <-watched.Done():
+		}
+	}()
+	return watched, func() { cancel(context.Canceled) }
 }
 
 const demoSystem = "You are the assistant of a demonstration. You have read access to a small workspace through two tools, " +
 	"list and read. Use them when you are asked about files, and only then. Answer in one or two short sentences unless you " +
 	"are asked to explain at length. Never guess what a file holds: read it. When a file holds bytes that are not text, say so."
-
-// kill ends a worker the hard way.
-func kill(worker *exec.Cmd) {
-	_ = worker.Process.Kill() // SIGKILL; it may be gone already
-	_ = worker.Wait()         // its exit code is the signal's
-}
 
 // drive takes the session through its turns.
 func (d *demo) drive(ctx context.Context) error {
@@ -236,11 +275,11 @@ func (d *demo) drive(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	defer func() { kill(worker) }()
+	defer func() { d.kill(worker) }()
 	if err := d.send(ctx, &events.Input{Kind: events.InputPrompt, Open: true, Content: []events.Block{events.Text(promptNotes)}}); err != nil {
 		return err
 	}
-	if d.log, err = openWhenMade(ctx, d.local.Client, d.session); err != nil {
+	if err := d.open(ctx); err != nil {
 		return err
 	}
 	if err := d.until(ctx, endOfTurn(1)); err != nil {
@@ -256,7 +295,7 @@ func (d *demo) drive(ctx context.Context) error {
 	if err := d.until(ctx, chunkOfTurn(2)); err != nil {
 		return err
 	}
-	kill(worker)
+	d.kill(worker)
 	d.say("turn 2: header changed, worker demo-1 killed with SIGKILL in mid-stream\n")
 	if worker, err = d.startWorker(ctx); err != nil {
 		return err
@@ -295,9 +334,27 @@ func (d *demo) send(ctx context.Context, in *events.Input) (err error) {
 	return err
 }
 
+// open opens the session's log as soon as the worker has made it.
+func (d *demo) open(ctx context.Context) (err error) {
+	ctx, cancel := d.watched(ctx)
+	defer cancel()
+	d.log, err = openWhenMade(ctx, d.local.Client, d.session)
+	return blame(ctx, err)
+}
+
+// blame returns the cause when err is there because ctx was cancelled for one.
+func blame(ctx context.Context, err error) error {
+	if cause := context.Cause(ctx); err != nil && cause != nil && !errors.Is(cause, context.Canceled) {
+		return cause
+	}
+	return err
+}
+
 // until follows the session until an event is the one waited for.
 func (d *demo) until(ctx context.Context, found func(*events.Event) (bool, error)) error {
-	return follow(ctx, d.local.Client, d.session, d.log, 1, func(m *eventlog.Message) (bool, error) {
+	ctx, cancel := d.watched(ctx)
+	defer cancel()
+	err := follow(ctx, d.local.Client, d.session, d.log, 1, func(m *eventlog.Message) (bool, error) {
 		e, err := m.Event()
 		if err != nil {
 			return false, err
@@ -305,6 +362,7 @@ func (d *demo) until(ctx context.Context, found func(*events.Event) (bool, error
 		ok, err := found(&e)
 		return !ok, err
 	})
+	return blame(ctx, err)
 }
 
 func endOfTurn(turn int64) func(*events.Event) (bool, error) {

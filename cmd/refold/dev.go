@@ -35,11 +35,7 @@ func newDev(g *globals) *cobra.Command {
 			if g.nats != "" {
 				return errors.New("refold dev brings its own NATS server: leave --nats and REFOLD_NATS out, or run the programs one by one")
 			}
-			home, err := program.OpenHome(g.dir, true)
-			if err != nil {
-				return err
-			}
-			return runDev(cmd.Context(), cmd.OutOrStdout(), home, port, metrics, script, &w)
+			return runDev(cmd.Context(), cmd.OutOrStdout(), g.dir, port, metrics, script, &w)
 		},
 	}
 	f := cmd.Flags()
@@ -59,7 +55,7 @@ func providerFlags(cmd *cobra.Command, w *program.WorkerFlags) {
 	f.StringVar(&w.Model, "model", "deepseek-chat", "model of sessions that choose none")
 }
 
-func runDev(ctx context.Context, out io.Writer, home *program.Home, port int, metrics, script string, w *program.WorkerFlags) error {
+func runDev(ctx context.Context, out io.Writer, dir string, port int, metrics, script string, w *program.WorkerFlags) error {
 	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelInfo}))
 	group, ctx := errgroup.WithContext(ctx)
 	sim, err := simulate(ctx, group, w, script)
@@ -67,6 +63,13 @@ func runDev(ctx context.Context, out io.Writer, home *program.Home, port int, me
 		return err
 	}
 	w.Name = "dev"
+	if err := w.Check(); err != nil {
+		return err
+	}
+	home, err := program.OpenHome(dir, true)
+	if err != nil {
+		return err
+	}
 	local, err := program.StartLocal(ctx, home, program.LocalOptions{Port: port, Log: log})
 	if err != nil {
 		return err
@@ -102,7 +105,7 @@ func simulate(ctx context.Context, group *errgroup.Group, w *program.WorkerFlags
 	var cfg simulator.Config
 	if script != "" {
 		var err error
-		if cfg.Script, err = simulator.LoadScript(script); err != nil {
+		if cfg.Script, err = loadScript(script); err != nil {
 			return nil, err
 		}
 	}

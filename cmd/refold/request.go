@@ -10,6 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/refold-dev/refold/internal/program"
 	"github.com/refold-dev/refold/internal/replay"
 	"github.com/refold-dev/refold/pkg/codec"
 )
@@ -52,7 +53,7 @@ func newRequestList(g *globals) *cobra.Command {
 					err = printJSON(out, requestRow(&r))
 				} else {
 					_, err = fmt.Fprintf(t, "%d\t%d\t%s\t%d.%d\t%d\t%s\t%d\t%s\t%s\n", r.N, r.Seq, stamp(r.Time), s.Turn, s.Step, s.Attempt,
-						r.Header.Config.Model, s.Body.Bytes, rebuilt(&r), s.Body.SHA256)
+						program.Printable(r.Header.Config.Model), s.Body.Bytes, rebuilt(&r), s.Body.SHA256)
 				}
 				if err != nil {
 					return err

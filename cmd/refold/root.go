@@ -32,7 +32,8 @@ func newRoot() *cobra.Command {
 		Use:   "refold",
 		Short: "Run fleets of LLM agents whose every model request can be rebuilt from the log",
 		Long: "Refold keeps each session of an agent in a log from which every model request can be rebuilt, byte for byte.\n\n" +
-			"Without --nats the commands use the embedded server of `refold dev`, or its data directory when it is not running.",
+			"Without --nats the commands use the embedded server of `refold dev`, or its data directory when it is not running.\n\n" +
+			"Start with `refold demo`, or with `refold dev` in one terminal and `refold session new --wait 30s \"Hello\"` in another.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
@@ -92,7 +93,7 @@ func (g *globals) open(ctx context.Context, arg string) (*jetstream.Client, even
 func parseSession(arg string) (events.ID, error) {
 	id, err := events.ParseID(arg)
 	if err != nil {
-		return "", fmt.Errorf("session %q: %w", arg, err)
+		return "", fmt.Errorf("no session id: %w (refold session list shows those that exist)", err)
 	}
 	return id, nil
 }

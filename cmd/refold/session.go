@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"strconv"
 	"strings"
 	"time"
 
@@ -57,19 +56,19 @@ func (o *optionFlags) options(cmd *cobra.Command) (events.Options, error) {
 		System: events.TextFromBytes([]byte(o.system)),
 	}
 	if o.maxTokens < 0 {
-		return out, fmt.Errorf("--max-tokens %d is negative", o.maxTokens)
+		return out, fmt.Errorf("--max-tokens %d is negative: want the limit of an answer in tokens, or 0 for the default", o.maxTokens)
 	}
 	if o.systemFile != "" {
 		text, err := readText(cmd, o.systemFile)
 		if err != nil {
-			return out, fmt.Errorf("--system-file: %w", err)
+			return out, fmt.Errorf("--system-file: %w: give a file that can be read, or - for standard input", err)
 		}
 		out.System = text
 	}
 	if cmd.Flags().Changed("temperature") {
 		n, err := events.NewNumber(o.temperature)
 		if err != nil {
-			return out, fmt.Errorf("--temperature: %w", err)
+			return out, fmt.Errorf("--temperature: %w: want a number such as 0.7", err)
 		}
 		out.Temperature = n
 	}
@@ -94,10 +93,12 @@ func readText(cmd *cobra.Command, path string) (string, error) {
 		return "", err
 	}
 	if len(b) > maxInputBytes {
-		return "", fmt.Errorf("%s is larger than %d bytes", path, maxInputBytes)
+		return "", fmt.Errorf("%s is larger than %d bytes, the most that is read", path, maxInputBytes)
 	}
 	return events.TextFromBytes(b), nil
 }
+
+var errEmptyPrompt = errors.New("the prompt is empty: give a text, or --file with one")
 
 // promptText returns the text of the arguments or the file.
 func promptText(cmd *cobra.Command, args []string, file string) (string, error) {
@@ -106,14 +107,17 @@ func promptText(cmd *cobra.Command, args []string, file string) (string, error) 
 		return "", errors.New("give the text either as an argument or with --file")
 	case file != "":
 		text, err := readText(cmd, file)
-		if err == nil && text == "" {
-			err = errors.New("the prompt is empty")
+		if err != nil {
+			return "", fmt.Errorf("--file: %w: give a file that can be read, or - for standard input", err)
 		}
-		return text, err
+		if text == "" {
+			return "", errEmptyPrompt
+		}
+		return text, nil
 	}
 	text := events.TextFromBytes([]byte(strings.Join(args, " ")))
 	if text == "" {
-		return "", errors.New("the prompt is empty")
+		return "", errEmptyPrompt
 	}
 	return text, nil
 }
@@ -127,10 +131,8 @@ func (g *globals) publish(cmd *cobra.Command, id events.ID, in *events.Input, wa
 	}
 	defer done()
 	if known {
-		if _, err := client.Logs().Open(ctx, id); errors.Is(err, eventlog.ErrNotFound) {
-			if _, waiting, nextErr := client.Inbox().Next(ctx, id, 0); nextErr == nil && !waiting {
-				return fmt.Errorf("%w (refold session list shows those that exist)", err)
-			}
+		if err := takesInputs(ctx, client, id); err != nil {
+			return err
 		}
 	}
 	in.ID, in.Time = program.NewID(), time.Now().UnixMilli()
@@ -154,7 +156,35 @@ func (g *globals) publish(cmd *cobra.Command, id events.ID, in *events.Input, wa
 	if err != nil || wait == 0 {
 		return err
 	}
-	return waitFor(ctx, cmd, client, id, seq, wait)
+	return g.waitFor(ctx, cmd, client, id, seq, wait)
+}
+
+// takesInputs returns an error when it can be told that the session does not exist, or that it is closed. Credentials
+// that may only publish cannot tell.
+func takesInputs(ctx context.Context, client *jetstream.Client, id events.ID) error {
+	log, err := client.Logs().Open(ctx, id)
+	if errors.Is(err, eventlog.ErrNotFound) {
+		if _, waiting, nextErr := client.Inbox().Next(ctx, id, 0); nextErr == nil && !waiting {
+			return fmt.Errorf("%w (refold session list shows those that exist)", err)
+		}
+		return nil
+	}
+	if err != nil {
+		return nil //nolint:nilerr // the publish will tell
+	}
+	last, err := log.Last(ctx)
+	if err != nil || last == 0 {
+		return nil //nolint:nilerr // as above
+	}
+	for m, err := range log.Read(ctx, last) {
+		if err != nil {
+			break
+		}
+		if e, err := m.Event(); err == nil && e.Type() == events.TypeSessionClosed {
+			return fmt.Errorf("session %s is closed and takes no more inputs: refold session new makes another", id)
+		}
+	}
+	return nil
 }
 
 func newSessionNew(g *globals) *cobra.Command {
@@ -166,7 +196,7 @@ func newSessionNew(g *globals) *cobra.Command {
 		Use:   "new [TEXT]",
 		Short: "Make a session, with a first prompt if there is one, and print its id",
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if prompt != "" {
+			if cmd.Flags().Changed("prompt") {
 				args = append([]string{prompt}, args...)
 			}
 			options, err := o.options(cmd)
@@ -341,7 +371,8 @@ func printEvent(w io.Writer, m *eventlog.Message, raw bool) error {
 	if err != nil {
 		return err
 	}
-	_, err = fmt.Fprintf(w, "%6d  %s  %-18s %s\n", e.Seq, stamp(e.Time), e.Type(), summary(&e))
+	line := fmt.Sprintf("%6d  %s  %-18s %s", e.Seq, stamp(e.Time), e.Type(), summary(&e))
+	_, err = fmt.Fprintln(w, strings.TrimRight(line, " "))
 	return err
 }
 
@@ -408,7 +439,7 @@ func follow(ctx context.Context, client *jetstream.Client, id events.ID, log eve
 }
 
 // waitFor prints what the model says in the turn that the input opens, until the turn ends.
-func waitFor(ctx context.Context, cmd *cobra.Command, client *jetstream.Client, id events.ID, input uint64, patience time.Duration) error {
+func (g *globals) waitFor(ctx context.Context, cmd *cobra.Command, client *jetstream.Client, id events.ID, input uint64, patience time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	log, err := openWhenMade(ctx, client, id)
@@ -428,8 +459,7 @@ func waitFor(ctx context.Context, cmd *cobra.Command, client *jetstream.Client, 
 			return b.InboxSeq < input, nil
 		case *events.AssistantMessage:
 			if text := textOf(b.Message.Content); claimed && text != "" {
-				_, err := fmt.Fprintf(cmd.OutOrStdout(), "%s\n", events.BytesFromText(text))
-				return true, err
+				return true, g.say(cmd.OutOrStdout(), text)
 			}
 		case *events.TurnEnd:
 			if !claimed {
@@ -448,6 +478,19 @@ func waitFor(ctx context.Context, cmd *cobra.Command, client *jetstream.Client, 
 	return err
 }
 
+// say prints what the model said, line by line; what a terminal might take for a command is made harmless.
+func (g *globals) say(w io.Writer, text string) error {
+	if g.json {
+		return printJSON(w, map[string]string{"text": string(events.BytesFromText(text))})
+	}
+	for line := range strings.Lines(strings.TrimSuffix(text, "\n") + "\n") {
+		if _, err := fmt.Fprintln(w, program.Printable(strings.TrimSuffix(line, "\n"))); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 func openWhenMade(ctx context.Context, client *jetstream.Client, id events.ID) (eventlog.Log, error) {
 	for {
 		log, err := client.Logs().Open(ctx, id)
@@ -461,58 +504,4 @@ func openWhenMade(ctx context.Context, client *jetstream.Client, id events.ID) (
 			return nil, fmt.Errorf("session %s was not made in time: is a worker running? The input is kept: %w", id, ctx.Err())
 		}
 	}
-}
-
-func textOf(blocks []events.Block) string {
-	var parts []string
-	for _, b := range blocks {
-		if b.Type == events.BlockText {
-			parts = append(parts, b.Text)
-		}
-	}
-	return events.JoinText(parts...)
-}
-
-// summary tells what an event is about, on one line.
-func summary(e *events.Event) string {
-	const most = 100
-	var s string
-	switch b := e.Body.(type) {
-	case *events.LoopClaimed:
-		s = fmt.Sprintf("%s by %s", b.Reason, b.Worker)
-	case *events.TurnStart:
-		s = fmt.Sprintf("turn %d", b.Turn)
-	case *events.TurnEnd:
-		s = fmt.Sprintf("turn %d %s %s%s", b.Turn, b.Kind, b.Cause, b.Failure.Code)
-	case *events.StepStart:
-		s = fmt.Sprintf("step %d.%d", b.Turn, b.Step)
-	case *events.StepEnd:
-		s = fmt.Sprintf("step %d.%d", b.Turn, b.Step)
-	case *events.UserMessage:
-		s = strconv.Quote(textOf(b.Message.Content))
-	case *events.RequestHeader:
-		s = fmt.Sprintf("%s %s/%s effort=%s tools=%d", b.Reason, b.Header.Config.Provider, b.Header.Config.Model, b.Header.Config.ReasoningEffort, len(b.Header.Tools))
-	case *events.LLMStream:
-		s = fmt.Sprintf("step %d.%d attempt %d, %d bytes, %s", b.Turn, b.Step, b.Attempt, b.Body.Bytes, b.Body.SHA256)
-	case *events.AssistantChunk:
-		s = fmt.Sprintf("step %d.%d attempt %d, %d chunks", b.Turn, b.Step, b.Attempt, len(b.Chunks))
-	case *events.AssistantMessage:
-		s = fmt.Sprintf("%s %s", b.Finish.Kind, strconv.Quote(textOf(b.Message.Content)))
-	case *events.LLMFailed:
-		s = fmt.Sprintf("attempt %d %s: %s", b.Attempt, b.Failure.Code, b.Failure.Message)
-	case *events.ToolCall:
-		s = fmt.Sprintf("%s %s", b.Name, b.Arguments)
-	case *events.ToolResult:
-		s = fmt.Sprintf("%s %s %s", b.CallID(), b.Error.Code, strconv.Quote(textOf(b.Message.Content[0].Content)))
-	}
-	s = strings.Map(func(r rune) rune {
-		if r < 0x20 || r == 0x7F {
-			return ' '
-		}
-		return r
-	}, s)
-	if runes := []rune(s); len(runes) > most {
-		s = string(runes[:most]) + "..."
-	}
-	return s
 }

@@ -11,6 +11,14 @@ import (
 	"github.com/refold-dev/refold/internal/provider/simulator"
 )
 
+func loadScript(path string) (simulator.Script, error) {
+	script, err := simulator.LoadScript(path)
+	if err != nil {
+		return script, fmt.Errorf("--script: %w: docs/ops/simulator.md shows what a script looks like", err)
+	}
+	return script, nil
+}
+
 func newSimulator() *cobra.Command {
 	var listen, script, keyEnv string
 	var ttl time.Duration
@@ -30,7 +38,7 @@ func newSimulator() *cobra.Command {
 			}
 			if script != "" {
 				var err error
-				if cfg.Script, err = simulator.LoadScript(script); err != nil {
+				if cfg.Script, err = loadScript(script); err != nil {
 					return err
 				}
 			}
@@ -40,7 +48,7 @@ func newSimulator() *cobra.Command {
 			}
 			server, err := simulator.Listen(listen, sim)
 			if err != nil {
-				return err
+				return fmt.Errorf("%w: give a free HOST:PORT with --listen", err)
 			}
 			if _, err := fmt.Fprintf(cmd.OutOrStdout(), "simulator: %s\n", server.URL()); err != nil {
 				return err

@@ -87,7 +87,7 @@ func (g *globals) printReport(out io.Writer, r *verify.Report) error {
 				_, err = out.Write(append(line, '\n'))
 			}
 		} else {
-			_, err = fmt.Fprintf(t, "%d\t%s\t%d.%d\t%d\t%d\t%s\t%s\n", v.Seq, v.Kind, v.Turn, v.Step, v.Attempt, v.Recorded.Bytes, v.Result, v.Reason)
+			_, err = fmt.Fprintf(t, "%d\t%s\t%s\t%s\t%s\n", v.Seq, v.Kind, where(v), v.Result, program.Printable(v.Reason))
 		}
 		if err != nil {
 			return err
@@ -102,6 +102,14 @@ func (g *globals) printReport(out io.Writer, r *verify.Report) error {
 	_, err := fmt.Fprintf(out, "session %s: %d events, %d requests, %d match, %d signed verdicts confirmed\n",
 		r.Session, r.Last, r.Requests, r.Matches, r.Confirmed)
 	return err
+}
+
+// where words which request a verdict is on; a head is on none.
+func where(v *verify.Verdict) string {
+	if v.Turn == 0 {
+		return "-\t-\t-"
+	}
+	return fmt.Sprintf("%d.%d\t%d\t%d", v.Turn, v.Step, v.Attempt, v.Recorded.Bytes)
 }
 
 func verdictCode(r *verify.Report) error {

@@ -1,3 +1,9 @@
 // Package dsh reads session logs of the reference system (DeepSeek Harness) and turns them into logs of ours, whose
 // fold and codec then rebuild the exact bodies of the requests that the reference system sent.
+//
+// The translation keeps what the model was shown and where each request was dispatched. It is lenient in what only our
+// log has rules for: turns and steps are numbered anew and opened or closed where a boundary is missing, tools start in
+// model order, an answer whose chunks add up to something else than was kept of it is told anew, and tool calls without
+// an id of their own get one, which [Request.Bytes] takes back. What cannot be told with the same messages in the same
+// order, such as tool results out of model order or blocks of images, is refused.
 package dsh

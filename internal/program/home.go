@@ -6,8 +6,10 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
+	"net"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -73,6 +75,10 @@ func (h *Home) Serve(port int, log *slog.Logger) (server *embedded.Server, relea
 		_ = lock.Close() // nothing was written
 		return nil, nil, fmt.Errorf("%w: another refold process serves %s: stop it, or give another --dir", ErrInUse, h.dir)
 	}
+	if err := portFree(port); err != nil {
+		_ = lock.Close()
+		return nil, nil, err
+	}
 	server, err = embedded.Start(embedded.Options{StoreDir: filepath.Join(h.dir, homeStreams), Port: port, Logger: log})
 	if err != nil {
 		_ = lock.Close()
@@ -94,6 +100,18 @@ func (h *Home) Serve(port int, log *slog.Logger) (server *embedded.Server, relea
 		return nil, nil, fmt.Errorf("data directory: %w", err)
 	}
 	return server, release, nil
+}
+
+// portFree returns an error when somebody listens on the port: the server itself would only find that out by waiting.
+func portFree(port int) error {
+	if port <= 0 {
+		return nil
+	}
+	l, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port))) //nolint:noctx // it does not block
+	if err != nil {
+		return fmt.Errorf("NATS server: %w: give a free port with --port, or -1 for any", err)
+	}
+	return l.Close()
 }
 
 // writeFile replaces a small file in one piece.

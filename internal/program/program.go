@@ -11,8 +11,10 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
+	"strings"
 	"syscall"
 	"time"
+	"unicode"
 
 	"github.com/oklog/ulid/v2"
 	"github.com/prometheus/client_golang/prometheus"
@@ -30,7 +32,12 @@ func Main(root *cobra.Command) int {
 	defer stop()
 	context.AfterFunc(ctx, stop)
 	root.SilenceErrors, root.SilenceUsage = true, true
-	err := root.ExecuteContext(ctx)
+	began := false
+	root.PersistentPreRun = func(*cobra.Command, []string) { began = true }
+	cmd, err := root.ExecuteContextC(ctx)
+	if err != nil && !began {
+		err = fmt.Errorf("%w: %s --help shows what it takes", err, cmd.CommandPath())
+	}
 	var code *ExitError
 	switch {
 	case err == nil:
@@ -65,20 +72,22 @@ func (e *ExitError) Error() string {
 // Unwrap returns the error to print.
 func (e *ExitError) Unwrap() error { return e.Err }
 
-// OneLine returns an error's text on one line, without control characters.
-func OneLine(err error) string {
-	var out []rune
-	for _, r := range err.Error() {
+// OneLine returns an error's text on one line, as [Printable] does.
+func OneLine(err error) string { return Printable(strings.ReplaceAll(err.Error(), "\n", "; ")) }
+
+// Printable returns text that a terminal can be given: what is not printable, such as control characters, marks that
+// change the direction of writing, and halves of surrogate pairs, stands as the replacement character, line breaks and
+// tabs as spaces.
+func Printable(s string) string {
+	return strings.Map(func(r rune) rune {
 		switch {
-		case r == '\n':
-			out = append(out, ';', ' ')
-		case r < 0x20 || r == 0x7F:
-			out = append(out, ' ')
-		default:
-			out = append(out, r)
+		case r == '\n' || r == '\r' || r == '\t':
+			return ' '
+		case unicode.IsPrint(r):
+			return r
 		}
-	}
-	return string(out)
+		return unicode.ReplacementChar
+	}, s)
 }
 
 // NewID returns a fresh ULID; those of one process increase within a millisecond.

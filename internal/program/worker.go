@@ -2,6 +2,7 @@ package program
 
 import (
 	"context"
+	"io"
 	"log/slog"
 	"math/rand/v2"
 	"os"
@@ -51,13 +52,39 @@ func (w *WorkerFlags) Flags(cmd *cobra.Command) {
 	f.BoolVar(&w.PlainHTTP, "plain-http", false, "send the key over plain http to hosts other than this one")
 }
 
+// name returns the provider's name in the log.
+func (w *WorkerFlags) name() string {
+	if w.As != "" {
+		return w.As
+	}
+	return w.Provider
+}
+
+func (w *WorkerFlags) adapter() (provider.Adapter, error) {
+	return provider.New(w.Provider, provider.Config{Name: w.name(), BaseURL: w.ProviderURL, PlainHTTP: w.PlainHTTP, Key: w.Key})
+}
+
+// Check returns what is wrong with the flags, as far as that can be told without a server.
+func (w *WorkerFlags) Check() error {
+	adapter, err := w.adapter()
+	if err != nil {
+		return err
+	}
+	if c, ok := adapter.(io.Closer); ok {
+		if err := c.Close(); err != nil {
+			return err
+		}
+	}
+	workspace, err := tools.OpenWorkspace(w.Workspace)
+	if err != nil {
+		return err
+	}
+	return workspace.Close()
+}
+
 // NewWorker returns a loop worker over a connected client.
 func NewWorker(client *jetstream.Client, w *WorkerFlags, ackWait time.Duration, reg prometheus.Registerer, log *slog.Logger) (*worker.Worker, error) {
-	name := w.As
-	if name == "" {
-		name = w.Provider
-	}
-	adapter, err := provider.New(w.Provider, provider.Config{Name: name, BaseURL: w.ProviderURL, PlainHTTP: w.PlainHTTP, Key: w.Key})
+	adapter, err := w.adapter()
 	if err != nil {
 		return nil, err
 	}
@@ -73,7 +100,7 @@ func NewWorker(client *jetstream.Client, w *WorkerFlags, ackWait time.Duration, 
 	if err != nil {
 		return nil, err
 	}
-	live := client.Live()
+	live, name := client.Live(), w.name()
 	return worker.New(worker.Config{
 		Name: w.Name, Instance: NewID(),
 		Defaults: events.Options{Provider: name, Model: w.Model, ReasoningEffort: w.Effort, System: w.System},
