@@ -137,7 +137,7 @@ func demoWorkspace(dir string) error {
 		"docs/binary.dat":  "not UTF-8: \xff\xfe, a NUL: \x00\n",
 		"docs/unicode.txt": "emoji \U0001F600, line separator \u2028, \u05E2\u05D1\u05E8\u05D9\u05EA\n",
 	}
-	for name, content := range files { //nolint:gocritic // order does not matter
+	for name, content := range files {
 		path := filepath.Join(dir, filepath.FromSlash(name))
 		if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 			return err

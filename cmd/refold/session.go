@@ -79,7 +79,7 @@ func (o *optionFlags) options(cmd *cobra.Command) (events.Options, error) {
 const maxInputBytes = 32 << 20
 
 func readText(cmd *cobra.Command, path string) (string, error) {
-	var r io.Reader = cmd.InOrStdin()
+	r := cmd.InOrStdin()
 	if path != "-" {
 		f, err := os.Open(path)
 		if err != nil {
@@ -170,11 +170,11 @@ func takesInputs(ctx context.Context, client *jetstream.Client, id events.ID) er
 		return nil
 	}
 	if err != nil {
-		return nil //nolint:nilerr // the publish will tell
+		return nil // the publish will tell
 	}
 	last, err := log.Last(ctx)
 	if err != nil || last == 0 {
-		return nil //nolint:nilerr // as above
+		return nil
 	}
 	for m, err := range log.Read(ctx, last) {
 		if err != nil {

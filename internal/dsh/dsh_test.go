@@ -47,7 +47,7 @@ func TestCorpus(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				defer f.Close()
+				defer func() { _ = f.Close() }() // only read from
 				session, err := dsh.Translate(f)
 				if err != nil {
 					t.Fatal(err)

@@ -121,7 +121,7 @@ func (t *translator) ready(untouched bool) error {
 		return err
 	}
 	_, open := t.state.Step()
-	if open && !t.state.Answered() && !(untouched && t.state.Attempt() > 0) {
+	if open && !t.state.Answered() && (!untouched || t.state.Attempt() == 0) {
 		return nil
 	}
 	if open {
@@ -147,7 +147,12 @@ func (t *translator) boundary(r *row) error {
 		return t.openStep()
 	case events.TypeStepEnd:
 		return t.closeStep()
+	default: // turn/end
+		return t.turnEnd(r)
 	}
+}
+
+func (t *translator) turnEnd(r *row) error {
 	var end turnEnd
 	if err := unmarshal(r.Data, &end); err != nil {
 		return err

@@ -61,9 +61,10 @@ func (l *loose) UnmarshalJSONFrom(d *jsontext.Decoder) error {
 		s, err := events.Unquote(v)
 		*l = loose(s)
 		return err
+	default:
+		*l = loose(events.TextFromBytes(v))
+		return nil
 	}
-	*l = loose(events.TextFromBytes(v))
-	return nil
 }
 
 // row is one line of a log file: the header, an event, or a packed run of chunk events.

@@ -331,7 +331,7 @@ func shapeSteering() (*record, []string) {
 	l.stepEnd()
 	l.turnEnd(`{"kind":"completed"}`)
 	first := []string{wireUser("one"), wireUser("the time is noon")}
-	second := append(first[:2:2], wireSaid("first"), wireUser("steer"), wireUser("and again"), wireUser("a note"))
+	second := slices.Concat(first, []string{wireSaid("first"), wireUser("steer"), wireUser("and again"), wireUser("a note")})
 	return l, []string{body("m", first...), body("m", second...)}
 }
 

@@ -13,7 +13,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 )
 
-// ErrListen: the address cannot be listened on. The message names address and cause.
+// ErrListen means that the address cannot be listened on. The message names address and cause.
 var ErrListen = errors.New("cannot serve metrics")
 
 const (

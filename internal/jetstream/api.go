@@ -166,14 +166,14 @@ func (c *Client) publish(ctx context.Context, msg *nats.Msg) (ack, error) {
 }
 
 // plainAck reads the usual acknowledgement, {"stream":"NAME","seq":N} and nothing else, faster than a JSON decoder. It
-// takes nothing else: ok is false then.
+// takes nothing else, nor a name with other than printable ASCII: ok is false then.
 func plainAck(data []byte) (a ack, ok bool) {
 	rest, ok := bytes.CutPrefix(data, []byte(`{"stream":"`))
 	if !ok {
 		return ack{}, false
 	}
 	name, rest, ok := bytes.Cut(rest, []byte(`","seq":`))
-	if !ok || len(name) == 0 || bytes.ContainsAny(name, `"\\`) {
+	if !ok || len(name) == 0 || bytes.ContainsFunc(name, notPlain) {
 		return ack{}, false
 	}
 	digits, ok := bytes.CutSuffix(rest, []byte("}"))
@@ -189,3 +189,6 @@ func plainAck(data []byte) (a ack, ok bool) {
 	a.Stream = string(name)
 	return a, a.Seq > 0
 }
+
+// notPlain reports whether c does not stand for itself in a JSON string of printable ASCII.
+func notPlain(c rune) bool { return c < ' ' || c > '~' || c == '"' || c == '\\' }

@@ -13,6 +13,7 @@ func FuzzPlainAck(f *testing.F) {
 		`{"stream":"S","seq":1}`, `{"stream":"S","seq":1,"duplicate":true}`, `{"stream":"S","seq":0}`, `{"stream":"","seq":1}`,
 		`{"stream":"a\u0041","seq":2}`, `{"stream":"S","seq":999999999999999999}`, `{"stream":"S","seq":9999999999999999999}`,
 		`{"error":{"code":400,"err_code":10071},"stream":"S","seq":0}`, `{"stream":"S","seq":}`, `{"stream":"S", "seq":1}`, ``,
+		"{\"stream\":\"\x80\",\"seq\":1}",
 	} {
 		f.Add([]byte(seed))
 	}
@@ -28,7 +29,7 @@ func FuzzPlainAck(f *testing.F) {
 		if seq == 0 || stream == "" {
 			t.Errorf("taken without stream or sequence: %q", data)
 		}
-		// Leading zeros and control characters are no JSON; the server sends neither.
+		// Leading zeros are no JSON; the server sends none.
 		if err := json.Unmarshal(data, &want); err == nil && (want.Seq != seq || want.Stream != stream) {
 			t.Errorf("%q: %s %d, a JSON decoder has %s %d", data, stream, seq, want.Stream, want.Seq)
 		}
@@ -43,6 +44,10 @@ func TestPlainAck(t *testing.T) {
 		`{"stream":"SESSION_X","seq":0}`:                   false,
 		`{"error":{"code":503},"stream":"","seq":0}`:       false,
 		`{"stream":"a\u0041","seq":2}`:                     false,
+		"{\"stream\":\"\x80\",\"seq\":1}":                   false, // U+FFFD to a JSON decoder
+		"{\"stream\":\"\u00e9\",\"seq\":1}":                 false,
+		"{\"stream\":\"a\tb\",\"seq\":1}":                  false,
+		"{\"stream\":\"a\x7f\",\"seq\":1}":                  false,
 	} {
 		stream, seq, ok := jetstream.PlainAck([]byte(data))
 		if ok != want || want && (stream != "SESSION_X" || seq != 12) {

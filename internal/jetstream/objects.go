@@ -112,7 +112,7 @@ func (o *Objects) Put(ctx context.Context, ref objects.Ref, data []byte) error {
 		return fmt.Errorf("stream %s: %w", ObjectsStream, err)
 	}
 	want := newObjectManifest(ref, data)
-	encoded := want.append(nil)
+	encoded := want.encode()
 	if err := o.checkPayload(max(len(encoded), 1+min(len(data), objectChunkBytes))); err != nil {
 		return fmt.Errorf("stream %s: %w", ObjectsStream, err)
 	}

@@ -70,10 +70,9 @@ func (m *objectManifest) chunkBytes(n int) int {
 	return int(min(objectChunkBytes, m.ref.Bytes-int64(n)*objectChunkBytes))
 }
 
-// append appends the encoding of m to dst and returns the extended slice.
-func (m *objectManifest) append(dst []byte) []byte {
-	start := len(dst)
-	dst = append(dst, objectMagic...)
+// encode returns the encoding of m.
+func (m *objectManifest) encode() []byte {
+	dst := []byte(objectMagic)
 	dst = append(dst, objectVersion)
 	dst = append(dst, m.ref.Digest[:]...)
 	dst = binary.BigEndian.AppendUint64(dst, uint64(m.ref.Bytes))
@@ -84,11 +83,11 @@ func (m *objectManifest) append(dst []byte) []byte {
 	for _, d := range m.chunks {
 		dst = append(dst, d[:]...)
 	}
-	sum := sha256.Sum256(dst[start:])
+	sum := sha256.Sum256(dst)
 	return append(dst, sum[:]...)
 }
 
-// decodeObjectManifest decodes the manifest of the object d. It accepts exactly what append produces and allocates in
+// decodeObjectManifest decodes the manifest of the object d. It accepts exactly what encode produces and allocates in
 // proportion to b.
 func decodeObjectManifest(d objects.Digest, b []byte) (objectManifest, error) {
 	var m objectManifest

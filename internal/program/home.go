@@ -30,16 +30,16 @@ const (
 	homeKey     = "verifier.seed"
 )
 
-// ErrInUse: another process serves the home.
+// ErrInUse means that another process serves the home.
 var ErrInUse = errors.New("directory in use")
 
 // DefaultHome returns REFOLD_DIR, or .refold in the working directory.
 func DefaultHome() string { return env("REFOLD_DIR", ".refold") }
 
-// OpenHome returns the home in dir; make creates it when it is missing. Otherwise a missing one is an error that wraps
+// OpenHome returns the home in dir; create makes it when it is missing. Otherwise a missing one is an error that wraps
 // [fs.ErrNotExist].
-func OpenHome(dir string, make bool) (*Home, error) {
-	if make {
+func OpenHome(dir string, create bool) (*Home, error) {
+	if create {
 		if err := os.MkdirAll(dir, 0o700); err != nil {
 			return nil, fmt.Errorf("data directory: %w: give another with --dir", err)
 		}

@@ -142,8 +142,8 @@ type Runner interface {
 // healthy is a service that knows more about its health than that it runs and NATS is reached.
 type healthy interface{ Health() error }
 
-// Run connects, makes a service and runs it until ctx ends, with metrics and health when asked to.
-func (s *Service) Run(ctx context.Context, name string, make func(context.Context, *jetstream.Client, *prometheus.Registry, *slog.Logger) (Runner, error)) error {
+// Run connects, builds a service and runs it until ctx ends, with metrics and health when asked to.
+func (s *Service) Run(ctx context.Context, name string, build func(context.Context, *jetstream.Client, *prometheus.Registry, *slog.Logger) (Runner, error)) error {
 	log, err := s.Logger()
 	if err != nil {
 		return err
@@ -155,7 +155,7 @@ func (s *Service) Run(ctx context.Context, name string, make func(context.Contex
 	defer client.Close()
 	reg := Registry()
 	group, ctx := errgroup.WithContext(ctx)
-	service, err := make(ctx, client, reg, log)
+	service, err := build(ctx, client, reg, log)
 	if err != nil {
 		return err
 	}
@@ -170,7 +170,7 @@ func (s *Service) Run(ctx context.Context, name string, make func(context.Contex
 		}
 		group.Go(func() error { return httpserve.ServeListener(ctx, listener, reg, health) })
 	}
-	log.Info("ready", slog.String("program", name), slog.String("nats", client.Where()))
+	log.InfoContext(ctx, "ready", slog.String("program", name), slog.String("nats", client.Where()))
 	group.Go(func() error { return service.Run(ctx) })
 	return group.Wait()
 }

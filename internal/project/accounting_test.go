@@ -35,7 +35,7 @@ func TestAccounting(t *testing.T) {
 	}
 	answer := func(chunks ...events.Chunk) func(*script) {
 		return func(s *script) {
-			s.Log.Header(s.header)
+			s.Header(s.header)
 			s.Reply(events.FinishStop, text, chunks)
 		}
 	}
@@ -98,7 +98,7 @@ func TestAccounting(t *testing.T) {
 	})
 	t.Run("the failure's own figure replaces the chunk's", func(t *testing.T) {
 		r := step(func(s *script) {
-			s.Log.Header(s.header)
+			s.Header(s.header)
 			s.Stream()
 			s.Chunks(foldtest.UsageChunk(usage(1, 2)))
 			s.Append(&events.LLMFailed{
@@ -114,7 +114,7 @@ func TestAccounting(t *testing.T) {
 	})
 	t.Run("calls that were dropped are not counted", func(t *testing.T) {
 		r := step(func(s *script) {
-			s.Log.Header(s.header)
+			s.Header(s.header)
 			s.Reply(events.FinishMaxTokens, text, foldtest.CallBlock(1, "c", "read", `{"pa`))
 		})
 		if r.ToolCalls != 0 || r.Finish != events.FinishMaxTokens {
@@ -281,7 +281,7 @@ func TestUnbuilt(t *testing.T) {
 	s.Body = realBody
 	s.turn(usage(100, 640))
 	s.header.System += "!"
-	s.Body = func(req *fold.Request, _ objects.Source) (string, events.BodyDigest) {
+	s.Body = func(*fold.Request, objects.Source) (string, events.BodyDigest) {
 		return codec.DeepSeekChat1, events.BodyDigest{Bytes: 7}
 	}
 	s.turn(usage(740, 0))

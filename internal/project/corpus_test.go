@@ -38,7 +38,7 @@ func TestCorpus(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			defer f.Close()
+			defer func() { _ = f.Close() }()
 			session, err := dsh.Translate(f)
 			if err != nil {
 				t.Fatal(err)

@@ -62,13 +62,13 @@ func (s *script) ask() {
 
 // reply answers the open step with text.
 func (s *script) reply(u events.Usage) {
-	s.Log.Header(s.header)
+	s.Header(s.header)
 	s.Reply(events.FinishStop, foldtest.TextBlock(0, "A file."), []events.Chunk{foldtest.UsageChunk(u)})
 }
 
 // fail makes an attempt that fails with chunks, usage or nothing before.
 func (s *script) fail(code events.FailureCode, chunks ...events.Chunk) {
-	s.Log.Header(s.header)
+	s.Header(s.header)
 	s.Stream()
 	if len(chunks) > 0 {
 		s.Chunks(chunks...)
@@ -91,7 +91,7 @@ func (s *script) turn(u events.Usage) {
 // tool is a whole turn of two steps, the first with a tool call; it returns the result's sequence.
 func (s *script) tool(id string, first, second events.Usage) uint64 {
 	s.ask()
-	s.Log.Header(s.header)
+	s.Header(s.header)
 	s.Reply(events.FinishToolCalls, foldtest.CallBlock(0, id, "read", `{"path":"a"}`), []events.Chunk{foldtest.UsageChunk(first)})
 	s.ToolCall()
 	result := s.ToolResult(events.Text(strings.Repeat("line\n", 100)))
@@ -235,7 +235,7 @@ func TestCauses(t *testing.T) {
 		}, []project.Cause{first, none, project.CausePrune}},
 		{"a result pruned before it was sent", project.Options{}, func(s *script) {
 			s.ask()
-			s.Log.Header(s.header)
+			s.Header(s.header)
 			s.Reply(events.FinishToolCalls, foldtest.CallBlock(0, "c", "read", "{}"), []events.Chunk{foldtest.UsageChunk(usage(700, 0))})
 			s.ToolCall()
 			result := s.ToolResult(events.Text(strings.Repeat("line\n", 100)))
@@ -340,7 +340,7 @@ func TestForkInsideStep(t *testing.T) {
 	s := newScript()
 	s.Begin()
 	s.ask()
-	s.Log.Header(s.header)
+	s.Header(s.header)
 	s.Reply(events.FinishToolCalls, foldtest.CallBlock(0, "c", "read", "{}"), []events.Chunk{foldtest.UsageChunk(usage(700, 0))})
 	f := &script{Log: s.Fork(int(s.Len())), header: s.header}
 	f.Claimed(events.ClaimTakeover)

@@ -33,10 +33,11 @@ func Requests(ctx context.Context, id events.ID, log eventlog.Log, store objects
 		state := fold.New(id)
 		builders := make(map[string]codec.Builder)
 		n := 0
+		var decoder events.Decoder
 		for m, err := range log.Read(ctx, 1) {
 			var e events.Event
 			if err == nil {
-				e, err = m.Event()
+				e, err = m.Take(&decoder)
 			}
 			if err != nil {
 				yield(Request{}, fmt.Errorf("session %s: %w", id, err))

@@ -34,11 +34,12 @@ type loop struct {
 // openLoop folds the session's whole log.
 func openLoop(ctx context.Context, cfg *Config, id events.ID, log eventlog.Log) (*loop, error) {
 	state := fold.New(id)
+	var decoder events.Decoder
 	for m, err := range log.Read(ctx, 1) {
 		if err != nil {
 			return nil, fmt.Errorf("fold session %s: %w", id, err)
 		}
-		e, err := m.Event()
+		e, err := m.Take(&decoder)
 		if err != nil {
 			return nil, fmt.Errorf("fold session %s: %w", id, err)
 		}

@@ -129,7 +129,8 @@ func sampleTurn() []events.Event {
 			Turn: 1, Step: 1, UsageReported: true, Usage: sampleUsage, Interrupted: true,
 			Finish: events.Finish{Kind: events.FinishToolCalls},
 			Message: events.Message{ID: "m2", Role: events.RoleAssistant, Source: source, Content: []events.Block{
-				{Type: events.BlockReasoning, Text: "the directory \U0001f600"}, events.Text("Looking."),
+				{Type: events.BlockReasoning, Text: "the directory \U0001f600"},
+				events.Text("Looking."),
 				{Type: events.BlockToolCall, ID: "c1", Name: "list", Arguments: `{"path":"."}`},
 			}},
 		}},

@@ -152,7 +152,7 @@ func TestAppendQuote(t *testing.T) {
 		`/`:                              `"/"`,
 		"\b\t\n\f\r":                     `"\b\t\n\f\r"`,
 		"\x00\x01\x0b\x0e\x1f":           `"\u0000\u0001\u000b\u000e\u001f"`,
-		" ~\x7f":                         "\" ~\x7f\"",
+		"~ \x7f":                         "\"~ \x7f\"",
 		"<script>&'":                     `"<script>&'"`,
 		"\u0080\u00e9\u2028\u2029\ufeff": "\"\u0080\u00e9\u2028\u2029\ufeff\"",
 		"\ufffd\uffff\ud7ff\ue000":       "\"\ufffd\uffff\ud7ff\ue000\"",

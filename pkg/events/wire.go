@@ -105,7 +105,8 @@ func (w *wire) key(name string) {
 		}
 		out = append(out, '"')
 		out = append(out, name...)
-		w.out = append(out, '"', ':')
+		out = append(out, '"', ':')
+		w.out = out
 		w.first = false
 		return
 	}
@@ -183,9 +184,11 @@ func (w *wire) strValue(s *string) {
 		return
 	}
 	if end, ascii := special(*s, 0); ascii && end == len(*s) {
-		out := append(w.out, '"')
+		out := w.out
+		out = append(out, '"')
 		out = append(out, *s...)
-		w.out = append(out, '"')
+		out = append(out, '"')
+		w.out = out
 		return
 	}
 	if i := invalidText(*s); i >= 0 {
@@ -289,9 +292,11 @@ func (w *wire) hash(name string, h *Hash) {
 
 func (w *wire) hexValue(h []byte) {
 	if !w.reading {
-		out := append(w.out, '"')
+		out := w.out
+		out = append(out, '"')
 		out = hex.AppendEncode(out, h)
-		w.out = append(out, '"')
+		out = append(out, '"')
+		w.out = out
 		return
 	}
 	n := w.pos + 2*len(h) + 2

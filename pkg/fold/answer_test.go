@@ -15,12 +15,12 @@ const highHalf, lowHalf = "\xed\xa0\xbd", "\xed\xb8\x80"
 
 func reasoning(s string) events.Block { return events.Block{Type: events.BlockReasoning, Text: s} }
 
-func toolCall(id, args string) events.Block {
-	return events.Block{Type: events.BlockToolCall, ID: id, Name: "read", Arguments: args}
+func toolCall(args string) events.Block {
+	return events.Block{Type: events.BlockToolCall, ID: "c", Name: "read", Arguments: args}
 }
 
 func TestAnswer(t *testing.T) {
-	run := func(blocks ...[]events.Chunk) []events.Chunk { return slices.Concat(blocks...) }
+	run := slices.Concat[[]events.Chunk]
 	call := func(index int64, id string, deltas ...string) []events.Chunk {
 		return foldtest.CallBlock(index, id, "read", deltas...)
 	}
@@ -36,20 +36,29 @@ func TestAnswer(t *testing.T) {
 		{"nothing but a finish", finish(events.FinishStop), nil},
 		{"text", run(a, finish(events.FinishStop)), []events.Block{events.Text("one two")}},
 		{"not finished", a[:2], []events.Block{events.Text("one two")}},
-		{"all kinds", run(reason(0, "r"), text(1, "t"), call(2, "c", `{"a":`, `1}`), finish(events.FinishToolCalls)),
-			[]events.Block{reasoning("r"), events.Text("t"), toolCall("c", `{"a":1}`)}},
-		{"interleaved", []events.Chunk{a[0], b[0], b[1], a[1], a[1], b[2], a[2]},
-			[]events.Block{events.Text("one twoone two"), reasoning("why not")}},
+		{
+			"all kinds", run(reason(0, "r"), text(1, "t"), call(2, "c", `{"a":`, `1}`), finish(events.FinishToolCalls)),
+			[]events.Block{reasoning("r"), events.Text("t"), toolCall(`{"a":1}`)},
+		},
+		{
+			"interleaved",
+			[]events.Chunk{a[0], b[0], b[1], a[1], a[1], b[2], a[2]},
+			[]events.Block{events.Text("one twoone two"), reasoning("why not")},
+		},
 		{"an empty block stays", run(text(0), text(1, " "), finish(events.FinishStop)), []events.Block{events.Text(""), events.Text(" ")}},
 		{"max-tokens drops calls", run(text(0, "t"), call(1, "c", `{"a`), finish(events.FinishMaxTokens)), []events.Block{events.Text("t")}},
 		{"max-tokens drops nothing else", run(text(0, " "), reason(1), finish(events.FinishMaxTokens)), []events.Block{events.Text(" "), reasoning("")}},
 		{"max-tokens with nothing but a call", run(call(0, "c", `{}`), finish(events.FinishMaxTokens)), nil},
-		{"content-filter drops nothing", run(call(0, "c", `{}`), finish(events.FinishContentFilter)), []events.Block{toolCall("c", "{}")}},
+		{"content-filter drops nothing", run(call(0, "c", `{}`), finish(events.FinishContentFilter)), []events.Block{toolCall("{}")}},
 		{"aborted drops calls", run(text(0, "half a"), call(1, "c", `{}`), finish(events.FinishAborted)), []events.Block{events.Text("half a")}},
-		{"aborted drops white space", run(text(0, " \n", "\t"), reason(1, "\u2003\u2028\ufeff\u00a0"), text(2), text(3, " x "), finish(events.FinishAborted)),
-			[]events.Block{events.Text(" x ")}},
-		{"aborted keeps what ECMAScript counts as no white space", run(text(0, "\u0085"), text(1, "\u200b"), text(2, highHalf), finish(events.FinishAborted)),
-			[]events.Block{events.Text("\u0085"), events.Text("\u200b"), events.Text(highHalf)}},
+		{
+			"aborted drops white space", run(text(0, " \n", "\t"), reason(1, "\u2003\u2028\ufeff\u00a0"), text(2), text(3, " x "), finish(events.FinishAborted)),
+			[]events.Block{events.Text(" x ")},
+		},
+		{
+			"aborted keeps what ECMAScript counts as no white space", run(text(0, "\u0085"), text(1, "\u200b"), text(2, highHalf), finish(events.FinishAborted)),
+			[]events.Block{events.Text("\u0085"), events.Text("\u200b"), events.Text(highHalf)},
+		},
 		{"a call without an id is dropped", run(call(0, "", `{}`), []events.Chunk{{Type: events.ChunkBlockStart, Index: 1, BlockType: events.BlockToolCall}},
 			finish(events.FinishToolCalls)), nil},
 		{"an id that comes late", []events.Chunk{
@@ -57,12 +66,14 @@ func TestAnswer(t *testing.T) {
 			{Type: events.ChunkToolCallDelta, Texts: []string{"{"}},
 			{Type: events.ChunkToolCallDelta, ID: "c", Name: "read", Texts: []string{"}"}},
 			{Type: events.ChunkToolCallDelta, ID: "c", Texts: []string{" "}},
-		}, []events.Block{toolCall("c", "{} ")}},
+		}, []events.Block{toolCall("{} ")}},
 		{"a pair split in text", run(text(0, "a"+highHalf, lowHalf+"b")), []events.Block{events.Text("a\U0001F600b")}},
 		{"a pair split in reasoning", run(reason(0, highHalf, "", lowHalf)), []events.Block{reasoning("\U0001F600")}},
-		{"a pair split in arguments", run(call(0, "c", `"`+highHalf, lowHalf+`"`)), []events.Block{toolCall("c", "\"\U0001F600\"")}},
+		{"a pair split in arguments", run(call(0, "c", `"`+highHalf, lowHalf+`"`)), []events.Block{toolCall("\"\U0001F600\"")}},
 		{"a pair split over chunks and other blocks", []events.Chunk{
-			a[0], {Type: events.ChunkTextDelta, Texts: []string{highHalf}}, b[0], b[1],
+			a[0],
+			{Type: events.ChunkTextDelta, Texts: []string{highHalf}},
+			b[0], b[1],
 			{Type: events.ChunkTextDelta, Texts: []string{lowHalf}},
 		}, []events.Block{events.Text("\U0001F600"), reasoning("why not")}},
 		{"halves in the wrong order", run(text(0, lowHalf, highHalf)), []events.Block{events.Text(lowHalf + highHalf)}},

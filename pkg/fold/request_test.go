@@ -71,47 +71,75 @@ func TestConfigSeed(t *testing.T) {
 		want       config
 	}{
 		{name: "options alone", created: events.Options{Provider: "p", Model: "m", MaxTokens: 5}, want: config{Provider: "p", Model: "m", MaxTokens: 5}},
-		{name: "the worker's defaults stand behind the session's", worker: events.Options{Provider: "w", Model: "x", Temperature: "0.5"},
-			created: events.Options{Model: "m"}, want: config{Provider: "w", Model: "m", Temperature: "0.5"}},
-		{name: "a later request starts from the header", created: route,
+		{
+			name: "the worker's defaults stand behind the session's", worker: events.Options{Provider: "w", Model: "x", Temperature: "0.5"},
+			created: events.Options{Model: "m"}, want: config{Provider: "w", Model: "m", Temperature: "0.5"},
+		},
+		{
+			name: "a later request starts from the header", created: route,
 			header: header(config{Provider: "p", Model: "m", ReasoningEffort: "low", MaxTokens: 7}, events.AdapterDefaults{}),
-			want:   config{Provider: "p", Model: "m", ReasoningEffort: "low", MaxTokens: 7}},
-		{name: "a later request drops what the adapter filled in", created: route,
+			want:   config{Provider: "p", Model: "m", ReasoningEffort: "low", MaxTokens: 7},
+		},
+		{
+			name: "a later request drops what the adapter filled in", created: route,
 			header: header(config{Provider: "p", Model: "m", ReasoningEffort: "low", MaxTokens: 7}, events.AdapterDefaults{ReasoningEffort: true, MaxTokens: true}),
-			want:   config{Provider: "p", Model: "m"}},
-		{name: "and only that", created: route,
+			want:   config{Provider: "p", Model: "m"},
+		},
+		{
+			name: "and only that", created: route,
 			header: header(config{Provider: "p", Model: "m", ReasoningEffort: "low", MaxTokens: 7}, events.AdapterDefaults{MaxTokens: true}),
-			want:   config{Provider: "p", Model: "m", ReasoningEffort: "low"}},
-		{name: "an instance's first starts from the options", created: route, instance: nextInstance,
+			want:   config{Provider: "p", Model: "m", ReasoningEffort: "low"},
+		},
+		{
+			name: "an instance's first starts from the options", created: route, instance: nextInstance,
 			header: header(config{Provider: "p", Model: "m", MaxTokens: 7, Temperature: "1"}, events.AdapterDefaults{}),
-			want:   config{Provider: "p", Model: "m"}},
-		{name: "and restores the effort", created: route, instance: nextInstance,
+			want:   config{Provider: "p", Model: "m"},
+		},
+		{
+			name: "and restores the effort", created: route, instance: nextInstance,
 			header: header(config{Provider: "p", Model: "m", ReasoningEffort: "low"}, events.AdapterDefaults{}),
-			want:   config{Provider: "p", Model: "m", ReasoningEffort: "low"}},
-		{name: "not of another model", created: route, instance: nextInstance,
+			want:   config{Provider: "p", Model: "m", ReasoningEffort: "low"},
+		},
+		{
+			name: "not of another model", created: route, instance: nextInstance,
 			header: header(config{Provider: "p", Model: "n", ReasoningEffort: "low"}, events.AdapterDefaults{}),
-			want:   config{Provider: "p", Model: "m"}},
-		{name: "not of another provider", created: route, instance: nextInstance,
+			want:   config{Provider: "p", Model: "m"},
+		},
+		{
+			name: "not of another provider", created: route, instance: nextInstance,
 			header: header(config{Provider: "q", Model: "m", ReasoningEffort: "low"}, events.AdapterDefaults{}),
-			want:   config{Provider: "p", Model: "m"}},
-		{name: "not one that the adapter filled in", created: route, instance: nextInstance,
+			want:   config{Provider: "p", Model: "m"},
+		},
+		{
+			name: "not one that the adapter filled in", created: route, instance: nextInstance,
 			header: header(config{Provider: "p", Model: "m", ReasoningEffort: "low"}, events.AdapterDefaults{ReasoningEffort: true}),
-			want:   config{Provider: "p", Model: "m"}},
-		{name: "not over an explicit one", created: events.Options{Provider: "p", Model: "m", ReasoningEffort: "max"}, instance: nextInstance,
+			want:   config{Provider: "p", Model: "m"},
+		},
+		{
+			name: "not over an explicit one", created: events.Options{Provider: "p", Model: "m", ReasoningEffort: "max"}, instance: nextInstance,
 			header: header(config{Provider: "p", Model: "m", ReasoningEffort: "low"}, events.AdapterDefaults{}),
-			want:   config{Provider: "p", Model: "m", ReasoningEffort: "max"}},
-		{name: "configured since: another model leaves the effort behind", created: route, configured: events.Options{Model: "n"},
+			want:   config{Provider: "p", Model: "m", ReasoningEffort: "max"},
+		},
+		{
+			name: "configured since: another model leaves the effort behind", created: route, configured: events.Options{Model: "n"},
 			header: header(config{Provider: "p", Model: "m", ReasoningEffort: "low"}, events.AdapterDefaults{}),
-			want:   config{Provider: "p", Model: "n"}},
-		{name: "configured since: the same model keeps the effort", created: route, configured: events.Options{MaxTokens: 9},
+			want:   config{Provider: "p", Model: "n"},
+		},
+		{
+			name: "configured since: the same model keeps the effort", created: route, configured: events.Options{MaxTokens: 9},
 			header: header(config{Provider: "p", Model: "m", ReasoningEffort: "low"}, events.AdapterDefaults{}),
-			want:   config{Provider: "p", Model: "m", ReasoningEffort: "low", MaxTokens: 9}},
-		{name: "configured since: but not what the adapter filled in", created: route, configured: events.Options{Stop: []string{"END"}},
+			want:   config{Provider: "p", Model: "m", ReasoningEffort: "low", MaxTokens: 9},
+		},
+		{
+			name: "configured since: but not what the adapter filled in", created: route, configured: events.Options{Stop: []string{"END"}},
 			header: header(config{Provider: "p", Model: "m", ReasoningEffort: "low", MaxTokens: 7}, events.AdapterDefaults{ReasoningEffort: true, MaxTokens: true}),
-			want:   config{Provider: "p", Model: "m", Stop: []string{"END"}}},
-		{name: "configured since, seen by the next instance", created: route, configured: events.Options{ReasoningEffort: "max"}, instance: nextInstance,
+			want:   config{Provider: "p", Model: "m", Stop: []string{"END"}},
+		},
+		{
+			name: "configured since, seen by the next instance", created: route, configured: events.Options{ReasoningEffort: "max"}, instance: nextInstance,
 			header: header(config{Provider: "p", Model: "m", ReasoningEffort: "low"}, events.AdapterDefaults{}),
-			want:   config{Provider: "p", Model: "m", ReasoningEffort: "max"}},
+			want:   config{Provider: "p", Model: "m", ReasoningEffort: "max"},
+		},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

@@ -144,6 +144,7 @@ func (s *State) balanced(e *events.Event, lo, hi int) error {
 					return s.refuse(e, RuleReplace, "it shadows the result of call %q without the call", c.ToolCallID)
 				}
 				open = slices.Delete(open, k, k+1)
+			default: // nothing to balance
 			}
 		}
 	}

@@ -95,7 +95,7 @@ func (d *Dir) removeLeftovers() error {
 	}
 	for _, e := range entries {
 		info, err := e.Info()
-		if err != nil || time.Since(info.ModTime()) < dirTempAge {
+		if err != nil || time.Since(info.ModTime()) < dirTempAge { //nolint:forbidigo // the file's time is the machine's too
 			continue // gone already, or young
 		}
 		if err := os.Remove(filepath.Join(d.temp(), e.Name())); err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -130,7 +130,7 @@ func (d *Dir) Get(ctx context.Context, digest Digest) ([]byte, error) {
 	if err != nil {
 		return nil, d.wrap(err)
 	}
-	defer f.Close()
+	defer func() { _ = f.Close() }()
 	data := make([]byte, size)
 	for off := 0; off < len(data); {
 		if err := ctx.Err(); err != nil {
@@ -312,7 +312,7 @@ func sameContent(ctx context.Context, path string, data []byte) bool {
 	if err != nil {
 		return false
 	}
-	defer f.Close()
+	defer func() { _ = f.Close() }()
 	buf := make([]byte, min(dirPiece, len(data)))
 	for piece := range chunks(data, dirPiece) {
 		if ctx.Err() != nil {
@@ -339,6 +339,6 @@ func readSmall(path string, limit int) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer f.Close()
+	defer func() { _ = f.Close() }()
 	return io.ReadAll(io.LimitReader(f, int64(limit)))
 }

@@ -80,7 +80,7 @@ func cmdStart(ts *testscript.TestScript, neg bool, args []string) {
 	name, pattern := args[0], regexp.MustCompile("(?m)"+args[1])
 	path, err := exec.LookPath(filepath.Join(programs, args[2]))
 	ts.Check(err)
-	p := &process{cmd: exec.Command(path, args[3:]...), done: make(chan struct{}), ready: make(chan struct{})}
+	p := &process{cmd: exec.CommandContext(context.Background(), path, args[3:]...), done: make(chan struct{}), ready: make(chan struct{})}
 	p.cmd.Dir = ts.MkAbs(".")
 	p.cmd.Env = environment(ts)
 	out, err := p.cmd.StdoutPipe()

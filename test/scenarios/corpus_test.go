@@ -27,7 +27,7 @@ func TestRequestsOfCorpus(t *testing.T) {
 			t.Run(filepath.Base(scenario)+"/"+log, func(t *testing.T) {
 				t.Parallel()
 				out := filepath.Join(t.TempDir(), "made", "bodies")
-				text, err := exec.Command(filepath.Join(programs, "refold"), "requests", "--dsh", filepath.Join(scenario, log), "--out", out).CombinedOutput()
+				text, err := exec.CommandContext(t.Context(), filepath.Join(programs, "refold"), "requests", "--dsh", filepath.Join(scenario, log), "--out", out).CombinedOutput()
 				if filepath.Base(scenario) == "17-image" { // its requests need objects that the log does not hold
 					if _, statErr := os.Stat(filepath.Dir(out)); err == nil || statErr == nil {
 						t.Errorf("requests with images were rebuilt, or something was written: %v, %v\n%s", err, statErr, text)

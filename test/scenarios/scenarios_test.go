@@ -2,6 +2,7 @@
 package scenarios_test
 
 import (
+	"context"
 	"flag"
 	"fmt"
 	"os"
@@ -34,7 +35,7 @@ func run(m *testing.M) int {
 	}
 	defer os.RemoveAll(dir) //nolint:errcheck // a temporary directory
 	programs = dir
-	build := exec.Command("go", "build", "-ldflags=-s -w", "-o", dir+string(filepath.Separator), "./cmd/...")
+	build := exec.CommandContext(context.Background(), "go", "build", "-ldflags=-s -w", "-o", dir+string(filepath.Separator), "./cmd/...")
 	build.Dir = filepath.Join("..", "..")
 	if out, err := build.CombinedOutput(); err != nil {
 		fmt.Fprintf(os.Stderr, "build the programs: %v\n%s", err, out)
@@ -55,7 +56,7 @@ func TestScripts(t *testing.T) {
 		UpdateScripts:       *update,
 		Deadline:            time.Now().Add(scriptTime * time.Duration(max(1, 6/runtime.NumCPU()))),
 		Setup:               setup,
-		Condition:           condition(t),
+		Condition:           condition(),
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
 			"start": cmdStart, "halt": cmdHalt, "nats": cmdNATS, "web": cmdWeb, "capture": cmdCapture, "oneline": cmdOneLine,
 			"digest": cmdDigest, "bytes": cmdBytes, "retry": cmdRetry, "disk": cmdDisk, "say": cmdSay, "put": cmdPut,
@@ -79,7 +80,7 @@ func setup(env *testscript.Env) error {
 	return nil
 }
 
-func condition(t *testing.T) func(string) (bool, error) {
+func condition() func(string) (bool, error) {
 	return func(name string) (bool, error) {
 		switch name {
 		case "root":

@@ -98,9 +98,9 @@ func messageOf(e *events.Event) *events.Message {
 
 // header returns the last header recorded.
 func header(log []events.Event) (events.Header, uint64) {
-	for i := len(log) - 1; i >= 0; i-- {
-		if b, ok := log[i].Body.(*events.RequestHeader); ok {
-			return b.Header.Clone(), log[i].Seq
+	for _, e := range slices.Backward(log) {
+		if b, ok := e.Body.(*events.RequestHeader); ok {
+			return b.Header.Clone(), e.Seq
 		}
 	}
 	return events.Header{}, 0

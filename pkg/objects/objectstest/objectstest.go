@@ -126,7 +126,7 @@ func mustBeAbsent(t testing.TB, s objects.Store, ref objects.Ref) {
 	}
 }
 
-func mustBeCorrupt(t testing.TB, s objects.Store, ref objects.Ref) *objects.CorruptError {
+func mustBeCorrupt(t testing.TB, s objects.Store, ref objects.Ref) {
 	t.Helper()
 	data, err := objects.Get(t.Context(), s, ref)
 	corrupt, ok := errors.AsType[*objects.CorruptError](err)
@@ -140,7 +140,6 @@ func mustBeCorrupt(t testing.TB, s objects.Store, ref objects.Ref) *objects.Corr
 	case data != nil:
 		t.Fatalf("damage came with %d bytes", len(data))
 	}
-	return corrupt
 }
 
 // sizes are lengths around every boundary that a store may have.
