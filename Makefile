@@ -55,6 +55,7 @@ images: $(PROM) ## Build the container images from static binaries (needs Docker
 	$(STATIC_BUILD) -o dist/nats-server $(NATS_PACKAGE)
 	cp $(PROM) dist/prometheus
 	scripts/ca-certificates > dist/ca-certificates.crt
+	mkdir -p dist/keys
 	set -e; for image in $(IMAGES); do \
 		docker build --quiet --file deployments/Dockerfile --target $$image --tag refold/$$image:dev .; \
 	done

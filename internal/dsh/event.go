@@ -39,6 +39,7 @@ func (t *translator) event(r *row) (uint64, error) {
 		if err := t.abandon(); err != nil {
 			return 0, err
 		}
+	default: // kept as it is
 	}
 	return t.foreign(r)
 }
