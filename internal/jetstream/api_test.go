@@ -44,10 +44,10 @@ func TestPlainAck(t *testing.T) {
 		`{"stream":"SESSION_X","seq":0}`:                   false,
 		`{"error":{"code":503},"stream":"","seq":0}`:       false,
 		`{"stream":"a\u0041","seq":2}`:                     false,
-		"{\"stream\":\"\x80\",\"seq\":1}":                   false, // U+FFFD to a JSON decoder
-		"{\"stream\":\"\u00e9\",\"seq\":1}":                 false,
+		"{\"stream\":\"\x80\",\"seq\":1}":                  false, // U+FFFD to a JSON decoder
+		"{\"stream\":\"\u00e9\",\"seq\":1}":                false,
 		"{\"stream\":\"a\tb\",\"seq\":1}":                  false,
-		"{\"stream\":\"a\x7f\",\"seq\":1}":                  false,
+		"{\"stream\":\"a\x7f\",\"seq\":1}":                 false,
 	} {
 		stream, seq, ok := jetstream.PlainAck([]byte(data))
 		if ok != want || want && (stream != "SESSION_X" || seq != 12) {

@@ -23,12 +23,12 @@ const (
 )
 
 var (
-	// ErrConflict: another record stands where this one should. Read the last record and decide again. Details are in
-	// a [*ConflictError].
+	// ErrConflict means that another record stands where this one should. Read the last record and decide again.
+	// Details are in a [*ConflictError].
 	ErrConflict = errors.New("another record stands there")
-	// ErrNoResponders: nobody serves the instance: the worker is gone, as far as the servers know.
+	// ErrNoResponders means that nobody serves the instance: the worker is gone, as far as the servers know.
 	ErrNoResponders = errors.New("no such worker")
-	// ErrClosed: the subscription was closed, or its connection was.
+	// ErrClosed means that the subscription was closed, or its connection was.
 	ErrClosed = errors.New("subscription closed")
 )
 

@@ -38,8 +38,12 @@ func conform(t *testing.T, cfg jetstream.Config) {
 	clients := []*jetstream.Client{connect(t, cfg), connect(t, cfg)}
 	var n atomic.Uint64
 	open := func(testing.TB) eventlog.Store { return clients[n.Add(1)%2].Logs() }
-	t.Run("Suite", func(t *testing.T) { eventlogtest.Run(t, open) })
+	t.Run("Suite", func(t *testing.T) {
+		t.Parallel()
+		eventlogtest.Run(t, open)
+	})
 	t.Run("Faults", func(t *testing.T) {
+		t.Parallel()
 		eventlogtest.RunTakeovers(t, open,
 			around("fail-after-persist", faults.FailAfterPersist()), around("drop-ack", faults.DropAck()),
 			around("duplicate", faults.Duplicate()), around("lost", faults.Lost()),
@@ -120,7 +124,7 @@ func create(t testing.TB, c *jetstream.Client) (events.ID, eventlog.Log) {
 // TestConflictCodes provokes what the server answers to a fence that does not hold, and to a verbatim resend.
 func TestConflictCodes(t *testing.T) {
 	t.Parallel()
-	publish := func(c *jetstream.Client, id events.ID, msgID events.ID, fence string) error {
+	publish := func(c *jetstream.Client, id, msgID events.ID, fence string) error {
 		msg := nats.NewMsg(jetstream.SessionSubject(id, events.TypeSessionCreated))
 		msg.Header.Set("Nats-Msg-Id", string(msgID))
 		msg.Header.Set("Nats-Expected-Last-Sequence", fence)

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
 	"github.com/refold-dev/refold/internal/dsh"
 	"github.com/refold-dev/refold/internal/project"
 	"github.com/refold-dev/refold/pkg/fold"

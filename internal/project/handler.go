@@ -38,7 +38,7 @@ func (h *handler) Apply(ctx context.Context, m eventlog.Message) error {
 		}
 	}
 	if m.Seq > h.session.Seq() { // else the event was applied before and its record could not be published
-		if err := h.fold(ctx, &m); err != nil {
+		if err := h.fold(ctx, &m, new(events.Decoder)); err != nil {
 			return err
 		}
 	}
@@ -58,12 +58,13 @@ func (h *handler) refold(ctx context.Context, end uint64) error {
 		return err
 	}
 	h.session = NewSession(h.id, Options{TTL: h.p.cfg.TTL})
+	var decoder events.Decoder
 	for m, err := range log.Read(ctx, 1) {
 		if err == nil && m.Seq >= end {
 			return nil
 		}
 		if err == nil {
-			err = h.fold(ctx, &m)
+			err = h.fold(ctx, &m, &decoder)
 		}
 		if err != nil {
 			h.session, h.owed = nil, nil
@@ -73,9 +74,9 @@ func (h *handler) refold(ctx context.Context, end uint64) error {
 	return nil
 }
 
-// fold applies one event; a record behind the position is owed.
-func (h *handler) fold(ctx context.Context, m *eventlog.Message) error {
-	e, err := m.Event()
+// fold takes the message and applies its event; a record behind the position is owed.
+func (h *handler) fold(ctx context.Context, m *eventlog.Message, d *events.Decoder) error {
+	e, err := m.Take(d)
 	if err != nil {
 		return fmt.Errorf("%w: session %s: %w", follow.ErrFinal, h.id, err)
 	}

@@ -21,9 +21,10 @@ const MaxAttempts = 1000
 
 // Sentinels. Both are final for the bytes or the record they were reported for.
 var (
-	// ErrSyntax: the bytes are not the canonical encoding of a record.
+	// ErrSyntax means that the bytes are not the canonical encoding of a record.
 	ErrSyntax = errors.New("no canonical step record")
-	// ErrInvalid: a value breaks a rule of the format, or the format is newer than this reader: use a newer one.
+	// ErrInvalid means that a value breaks a rule of the format, or the format is newer than this reader: use a newer
+	// one.
 	ErrInvalid = errors.New("invalid step record")
 )
 

@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/refold-dev/refold/pkg/codec"
-	"github.com/refold-dev/refold/pkg/eventlog"
 	"github.com/refold-dev/refold/pkg/events"
 	"github.com/refold-dev/refold/pkg/fold"
 	"github.com/refold-dev/refold/pkg/objects"
@@ -99,15 +98,6 @@ func (s *Session) ID() events.ID { return s.state.ID() }
 
 // Seq returns the sequence of the last event applied, 0 before the first.
 func (s *Session) Seq() uint64 { return s.state.Seq() }
-
-// ApplyMessage decodes a message of the log and applies it; see [Session.Apply].
-func (s *Session) ApplyMessage(m *eventlog.Message, src objects.Source) (*Record, error) {
-	e, err := m.Event()
-	if err != nil {
-		return nil, fmt.Errorf("session %s: %w", s.ID(), err)
-	}
-	return s.Apply(&e, src)
-}
 
 // Apply folds the next event, of which it takes ownership, and returns a record when it is a step/end of the session's
 // own. src holds the objects that requests need; those that an llm/stream lists are enough unless the prefix broke.

@@ -12,8 +12,8 @@ import (
 	"github.com/refold-dev/refold/pkg/events"
 )
 
-// ErrBody: a call's body is not the one that its length and digest announce. Nothing complete was sent; the call must
-// be built anew from the log. The error is a [*BodyError].
+// ErrBody means that a call's body is not the one that its length and digest announce. Nothing complete was sent; the
+// call must be built anew from the log. The error is a [*BodyError].
 var ErrBody = errors.New("the body is not the announced one")
 
 // BodyError says how a call's body differs. It wraps [ErrBody].

@@ -190,8 +190,14 @@ func (s *chatStream) find(c *callDelta) int {
 	return last // without a number and a name, it goes on with the last one, whatever its id
 }
 
+// maxCallID is the longest id of a call that is used, in bytes: events repeat it.
+const maxCallID = 256
+
 // freeID returns the provider's id for the call at a block's index if it can be used, else a deterministic one.
 func (s *chatStream) freeID(id string, index int) string {
+	if len(id) > maxCallID {
+		id = ""
+	}
 	for n := 0; id == "" || s.idTaken(id); n++ {
 		id = fmt.Sprintf("call_%d_%d", s.seq, index)
 		if n > 0 {
@@ -264,7 +270,9 @@ func (s *chatStream) endBlocks() {
 
 func (s *chatStream) flushUsage() {
 	for i := range s.usages {
-		s.out = append(s.out, s.usages[i].chunk())
+		c := s.usages[i].chunk()
+		c.RawUsage = events.RawJSON(s.secret.scrub(string(c.RawUsage))) // a provider may echo anything
+		s.out = append(s.out, c)
 	}
 	s.usages = nil
 }

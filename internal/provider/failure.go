@@ -81,9 +81,8 @@ func (v vendorError) code(status int) events.FailureCode {
 	}
 	words := strings.ToLower(v.kind + " " + v.word)
 	message := strings.ToLower(v.message)
-	switch {
-	case status == 0 || status == http.StatusBadRequest || status == http.StatusUnprocessableEntity ||
-		status == http.StatusRequestEntityTooLarge || status == http.StatusTooManyRequests:
+	switch status {
+	case 0, http.StatusBadRequest, http.StatusUnprocessableEntity, http.StatusRequestEntityTooLarge, http.StatusTooManyRequests:
 		if c := wordCode(words, message, status); c != "" {
 			return c
 		}
@@ -222,8 +221,7 @@ func transportFailure(ctx context.Context, what string, err error, secret Secret
 	case isTimeout(err):
 		code = events.FailureTimeout
 	}
-	var urlErr *url.Error
-	if errors.As(err, &urlErr) { // its text repeats method and URL
+	if urlErr, ok := errors.AsType[*url.Error](err); ok { // its text repeats method and URL
 		err = urlErr.Err
 	}
 	err = secret.scrubError(err)

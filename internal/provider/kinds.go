@@ -21,11 +21,11 @@ const EnvDeepSeekKey = "DEEPSEEK_API_KEY"
 
 // Errors of [New]. All of them are faults of the configuration.
 var (
-	// ErrKind: there is no adapter of that kind.
+	// ErrKind means that there is no adapter of that kind.
 	ErrKind = errors.New("unknown provider kind")
-	// ErrConfig: a field of the configuration cannot be used as it is.
+	// ErrConfig means that a field of the configuration cannot be used as it is.
 	ErrConfig = errors.New("invalid provider configuration")
-	// ErrNoCredential: the provider's own service needs a key and there is none.
+	// ErrNoCredential means that the provider's own service needs a key and there is none.
 	ErrNoCredential = errors.New("no credential")
 )
 
@@ -118,7 +118,11 @@ func (c Config) complete(kind, base, env string) (Config, error) {
 			return c, fmt.Errorf("%w: set %s", ErrNoCredential, env)
 		}
 	}
-	return c, c.checkURL()
+	if err := c.checkURL(); err != nil {
+		return c, err
+	}
+	c.BaseURL = strings.TrimRight(c.BaseURL, "/")
+	return c, nil
 }
 
 func defaultTo[T comparable](v, d T) T {
@@ -131,7 +135,7 @@ func defaultTo[T comparable](v, d T) T {
 
 // checkURL refuses base URLs that hold a credential of their own or would carry the key in the clear. Its errors do
 // not show the URL, which may hold a password.
-func (c *Config) checkURL() error {
+func (c Config) checkURL() error {
 	u, err := url.Parse(c.BaseURL)
 	switch {
 	case err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "":
@@ -141,7 +145,6 @@ func (c *Config) checkURL() error {
 	case u.Scheme == "http" && !c.Key.Empty() && !c.PlainHTTP && !loopback(u.Hostname()):
 		return fmt.Errorf("%w: %s would get the key over plain http: use https, or permit it with PlainHTTP", ErrConfig, u.Host)
 	}
-	c.BaseURL = strings.TrimRight(c.BaseURL, "/")
 	return nil
 }
 
@@ -152,7 +155,7 @@ func loopback(host string) bool {
 
 // model returns the catalogue's entry for name: the configured ones first, then the kind's own, then the one without
 // a name.
-func (c *Config) model(name string, own []Model) Model {
+func (c Config) model(name string, own []Model) Model {
 	for _, want := range [...]string{name, ""} {
 		for _, list := range [...][]Model{c.Models, own} {
 			for _, m := range list {

@@ -142,8 +142,7 @@ func (e *Error) Unwrap() error { return e.Err }
 // FailureOf returns the failure of a call's error. An error that is no [*Error] is a fault of the adapter and is
 // reported as TRANSPORT.
 func FailureOf(err error) events.Failure {
-	var e *Error
-	if errors.As(err, &e) {
+	if e, ok := errors.AsType[*Error](err); ok {
 		return e.Failure
 	}
 	return events.Failure{Message: events.TextFromBytes([]byte(err.Error())), Code: events.FailureTransport}

@@ -17,7 +17,7 @@ type Secret struct {
 
 const redacted = "[redacted]"
 
-// ErrSecret: a credential cannot be sent in an HTTP header. The configuration is to be corrected.
+// ErrSecret means that a credential cannot be sent in an HTTP header. The configuration is to be corrected.
 var ErrSecret = errors.New("the credential is empty, longer than 4096 bytes or has characters other than visible ASCII")
 
 // NewSecret returns s as a secret, white space around it removed. The error wraps [ErrSecret] and does not show s.

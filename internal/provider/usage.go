@@ -41,8 +41,9 @@ func readCount(dec *jsontext.Decoder) (count, error) {
 		return count{}, nil
 	case '0':
 		return parseCount(string(v)), nil
+	default:
+		return count{clamped: true}, nil
 	}
-	return count{clamped: true}, nil
 }
 
 func parseCount(s string) count {
@@ -88,9 +89,9 @@ func parseUsage(raw jsontext.Value) (chatUsage, error) {
 		case "prompt_cache_miss_tokens":
 			u.miss, err = readCount(dec)
 		case "prompt_tokens_details":
-			u.cached, err = u.detail(dec, "cached_tokens")
+			u.cached, err = readDetail(dec, "cached_tokens", &u.wrongDetails)
 		case "completion_tokens_details":
-			u.reasoning, err = u.detail(dec, "reasoning_tokens")
+			u.reasoning, err = readDetail(dec, "reasoning_tokens", &u.wrongDetails)
 		default:
 			err = dec.SkipValue()
 		}
@@ -106,14 +107,15 @@ func parseUsage(raw jsontext.Value) (chatUsage, error) {
 	return u, nil
 }
 
-func (u *chatUsage) detail(dec *jsontext.Decoder, name string) (count, error) {
+// readDetail reads the count called name out of an object. wrong is set when there is no object and no null.
+func readDetail(dec *jsontext.Decoder, name string, wrong *bool) (count, error) {
 	var c count
 	switch dec.PeekKind() {
 	case '{', 0:
 	case 'n':
 		return c, dec.SkipValue()
 	default:
-		u.wrongDetails = true
+		*wrong = true
 		return c, dec.SkipValue()
 	}
 	err := lossless.Object(dec, func(n string) (err error) {

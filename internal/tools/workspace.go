@@ -64,8 +64,7 @@ func clean(p string) string {
 // pathFailure words an error of the file system for the model, without the workspace's own location.
 func pathFailure(p string, err error) Result {
 	reason := err
-	var pe *fs.PathError
-	if errors.As(err, &pe) {
+	if pe, ok := errors.AsType[*fs.PathError](err); ok {
 		reason = pe.Err
 	}
 	return Failed(events.ToolFailed, "%s: %v", p, reason)

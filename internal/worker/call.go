@@ -88,7 +88,7 @@ func (l *loop) prepare(ctx context.Context) (*provider.Prepared, error) {
 
 // recordHeader appends the header and the context that the next request owes.
 func (l *loop) recordHeader(ctx context.Context, prepared *provider.Prepared) error {
-	options, err := l.externalise(ctx, l.cfg.Defaults.Merge(l.state.Options()))
+	options, err := l.externalise(ctx, l.cfg.Defaults.Merge(l.state.Options()), l.cfg.InlineMax)
 	if err != nil {
 		return err
 	}
@@ -155,9 +155,9 @@ func (l *loop) backOff(ctx context.Context, turn, step int64, failure events.Fai
 	return l.put(ctx, &events.LLMRetryStarted{Turn: turn, Step: step, RetryID: id, Retry: retry})
 }
 
-// externalise moves a system prompt that is too large for an event into the object store.
-func (l *loop) externalise(ctx context.Context, o events.Options) (events.Options, error) {
-	if len(o.System) <= l.cfg.InlineMax {
+// externalise moves a system prompt longer than inline into the object store.
+func (l *loop) externalise(ctx context.Context, o events.Options, inline int) (events.Options, error) {
+	if len(o.System) <= inline {
 		return o, nil
 	}
 	ref, err := objects.Put(ctx, l.cfg.Objects, events.TextMediaType, []byte(o.System))
@@ -165,9 +165,9 @@ func (l *loop) externalise(ctx context.Context, o events.Options) (events.Option
 	return o, err
 }
 
-// textBlock moves a text that is too large for an event into the object store.
-func (l *loop) textBlock(ctx context.Context, b events.Block) (events.Block, error) {
-	if b.Type != events.BlockText || len(b.Text) <= l.cfg.InlineMax {
+// textBlock moves a text longer than inline into the object store.
+func (l *loop) textBlock(ctx context.Context, b events.Block, inline int) (events.Block, error) {
+	if b.Type != events.BlockText || len(b.Text) <= inline {
 		return b, nil
 	}
 	ref, err := objects.Put(ctx, l.cfg.Objects, events.TextMediaType, []byte(b.Text))

@@ -46,6 +46,7 @@ const (
 	kib              = 1 << 10
 	defaultMaxEvent  = 1<<20 - 16*kib
 	defaultInlineMax = 64 * kib
+	inlineShare      = 8        // of an event that an inline text may take: its escapes may be six times as long
 	chunkRunBytes    = 64 * kib // a run of chunks is appended when it is this long
 )
 
@@ -80,7 +81,7 @@ func (c *Config) complete() error {
 		return errors.New("worker: tools, objects and an id source are required")
 	case c.MaxAttempts < 1 || c.MaxSteps < 1 || c.ToolPool < 1 || c.InlineMax < 1 || c.MaxEventBytes < 4*kib:
 		return errors.New("worker: a limit is too small")
-	case c.InlineMax > c.MaxEventBytes/2:
+	case c.InlineMax > c.MaxEventBytes/inlineShare:
 		return fmt.Errorf("worker: %d bytes inline do not fit into events of %d bytes", c.InlineMax, c.MaxEventBytes)
 	}
 	return nil

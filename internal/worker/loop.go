@@ -15,7 +15,8 @@ import (
 // input is what a client asked for, and where it stands in the inbox.
 type input struct {
 	events.Input
-	seq uint64
+	seq    uint64
+	inline int // texts longer than this become objects: set by run
 }
 
 // loop owns one session. It is used by one goroutine at a time. After an error that is not about a single input the
@@ -86,7 +87,7 @@ func (l *loop) create(ctx context.Context, in *input) error {
 	}
 	created := &events.SessionCreated{Session: l.id}
 	if in != nil {
-		options, err := l.externalise(ctx, in.Options)
+		options, err := l.externalise(ctx, in.Options, in.inline)
 		if err != nil {
 			return err
 		}
@@ -112,8 +113,16 @@ func (l *loop) claim(ctx context.Context) error {
 }
 
 // run uses one input and returns when the session is at rest again. An input that the log has claimed before is not
-// used again; what it started is finished. A nil input only finishes.
+// used again; what it started is finished. A nil input only finishes. The error wraps errRefused when nothing was done
+// because the input can never be used.
 func (l *loop) run(ctx context.Context, in *input) error {
+	if in != nil {
+		inline, err := l.cfg.admit(in)
+		if err != nil {
+			return fmt.Errorf("session %s: input %d: %w", l.id, in.seq, err)
+		}
+		in.inline = inline
+	}
 	if err := l.create(ctx, in); err != nil {
 		return err
 	}
@@ -142,7 +151,7 @@ func (l *loop) run(ctx context.Context, in *input) error {
 func (l *loop) control(ctx context.Context, in *input) error {
 	switch in.Kind {
 	case events.InputConfigure:
-		options, err := l.externalise(ctx, in.Options)
+		options, err := l.externalise(ctx, in.Options, in.inline)
 		if err != nil {
 			return err
 		}
@@ -242,7 +251,7 @@ func (l *loop) enter(ctx context.Context, in *input) error {
 	content := make([]events.Block, len(in.Content))
 	for i, b := range in.Content {
 		var err error
-		if content[i], err = l.textBlock(ctx, b); err != nil {
+		if content[i], err = l.textBlock(ctx, b, in.inline); err != nil {
 			return err
 		}
 	}

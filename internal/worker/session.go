@@ -45,6 +45,7 @@ type session struct {
 	mu   sync.Mutex
 	held []*jetstream.Delivery // not acknowledged yet
 	done uint64                // inputs up to this place were used, and what they started is finished
+	skip uint64                // inputs up to this place were refused or used; only the session's goroutine uses it
 }
 
 func newSession(w *Worker, id events.ID) *session {
@@ -86,12 +87,12 @@ func (s *session) run(ctx context.Context) {
 		delay = mineDelay
 	case errors.Is(err, eventlog.ErrLostOwnership):
 		s.w.m.lost.Inc()
-		s.log.Warn("session lost to another worker", slog.Any("error", err))
+		s.log.WarnContext(ctx, "session lost to another worker", slog.Any("error", err))
 		delay = lostDelay
 	case errors.Is(err, context.Canceled):
 		delay = lostDelay
 	default:
-		s.log.Error("session put aside", slog.Any("error", err))
+		s.log.ErrorContext(ctx, "session put aside", slog.Any("error", err))
 	}
 	if err != nil {
 		s.w.retire(s, true)
@@ -111,7 +112,7 @@ func (s *session) keepAlive(ctx context.Context) {
 			s.mu.Lock()
 			for _, d := range s.held {
 				if err := d.InProgress(); err != nil {
-					s.log.Warn("an input may be delivered again", slog.Any("error", err))
+					s.log.WarnContext(ctx, "an input may be delivered again", slog.Any("error", err))
 				}
 			}
 			s.mu.Unlock()
@@ -119,11 +120,20 @@ func (s *session) keepAlive(ctx context.Context) {
 	}
 }
 
+// later makes an input that keeps coming back come less often.
+func later(delay time.Duration, deliveries uint64) time.Duration {
+	const often, longest = 8, 5 * time.Minute
+	for ; deliveries > often && delay < longest; deliveries -= often {
+		delay *= 2
+	}
+	return min(delay, longest)
+}
+
 func (s *session) giveBack(delay time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, d := range s.held {
-		if err := d.NakWithDelay(delay); err != nil {
+		if err := d.NakWithDelay(later(delay, d.Deliveries)); err != nil {
 			s.log.Warn("an input comes back only after its acknowledgement time", slog.Any("error", err))
 		}
 	}
@@ -190,11 +200,14 @@ func (s *session) make(ctx context.Context) (eventlog.Log, error) {
 			return nil, err
 		}
 		if ok && q.Input.Open {
-			return s.w.client.Logs().Create(ctx, s.id)
+			if _, err := s.w.cfg.admit(&input{Input: q.Input, seq: q.Seq}); err == nil {
+				s.skip = after
+				return s.w.client.Logs().Create(ctx, s.id)
+			}
 		}
 		if !ok {
 			s.settle(ctx, after, func(d *jetstream.Delivery) error {
-				s.log.Error("input refused: there is no such session", slog.Uint64("input", d.Seq), slog.String("id", string(d.Input.ID)))
+				s.log.ErrorContext(ctx, "input refused: there is no such session", slog.Uint64("input", d.Seq), slog.String("id", string(d.Input.ID)))
 				return d.Term("unknown session")
 			})
 			return nil, nil //nolint:nilnil // no session to work on is no failure
@@ -203,7 +216,7 @@ func (s *session) make(ctx context.Context) (eventlog.Log, error) {
 	}
 }
 
-// askOwner returns nil when the owner is gone. A living one is told of the inputs held here; those that it has finished
+// askOwner returns nil when the owner is gone, or has been silent for the time after which inputs are handed on. A living one is told of the inputs held here; those that it has finished
 // with are acknowledged for it.
 func (s *session) askOwner(ctx context.Context, owner events.LoopClaimed) error {
 	s.mu.Lock()
@@ -221,12 +234,19 @@ func (s *session) askOwner(ctx context.Context, owner events.LoopClaimed) error 
 		switch {
 		case errors.Is(err, jetstream.ErrNoResponders):
 			return nil
+		case err != nil && ctx.Err() != nil:
+			return ctx.Err()
 		case err != nil:
-			return fmt.Errorf("ask %s (%s) about session %s: %w", owner.Worker, owner.Instance, s.id, err)
+			if s.w.silent(owner.Instance) {
+				s.log.WarnContext(ctx, "the session's owner does not answer; taking the session", slog.String("owner", owner.Worker), slog.Any("error", err))
+				return nil // should it come back, the fence stops it
+			}
+			return fmt.Errorf("session %s: %w, or seems to: %s (%s) does not answer: %w", s.id, errElsewhere, owner.Worker, owner.Instance, err)
 		case string(answer) == answerDone && seq > 0:
 			s.settle(ctx, seq, func(d *jetstream.Delivery) error { return d.Ack(ctx) })
 		}
 	}
+	s.w.heard(owner.Instance)
 	return fmt.Errorf("session %s: %w: %s (%s)", s.id, errElsewhere, owner.Worker, owner.Instance)
 }
 
@@ -238,8 +258,9 @@ func (s *session) drain(ctx context.Context, l *loop) error {
 		}
 	}
 	for {
-		s.finish(ctx, l.state.Input())
-		q, ok, err := s.w.client.Inbox().Next(ctx, s.id, l.state.Input())
+		s.skip = max(s.skip, l.state.Input())
+		s.finish(ctx, s.skip)
+		q, ok, err := s.w.client.Inbox().Next(ctx, s.id, s.skip)
 		if err != nil {
 			return err
 		}
@@ -250,10 +271,21 @@ func (s *session) drain(ctx context.Context, l *loop) error {
 			return s.refuseRest(ctx, l)
 		}
 		s.w.m.inputs.WithLabelValues(string(q.Input.Kind)).Inc()
-		if err := l.run(ctx, &input{Input: q.Input, seq: q.Seq}); err != nil {
+		err = l.run(ctx, &input{Input: q.Input, seq: q.Seq})
+		if errors.Is(err, errRefused) {
+			s.refused(ctx, &q, err)
+			continue
+		}
+		if err != nil {
 			return err
 		}
 	}
+}
+
+// refused passes over an input that can never be used.
+func (s *session) refused(ctx context.Context, q *jetstream.Queued, why error) {
+	s.skip = q.Seq
+	s.log.ErrorContext(ctx, "input refused", slog.Uint64("input", q.Seq), slog.String("id", string(q.Input.ID)), slog.Any("reason", why))
 }
 
 // refuseRest refuses what came for a closed session.
@@ -270,7 +302,7 @@ func (s *session) refuseRest(ctx context.Context, l *loop) error {
 		last = q.Seq
 	}
 	s.settle(ctx, last, func(d *jetstream.Delivery) error {
-		s.log.Error("input refused: the session is closed", slog.Uint64("input", d.Seq), slog.String("id", string(d.Input.ID)))
+		s.log.ErrorContext(ctx, "input refused: the session is closed", slog.Uint64("input", d.Seq), slog.String("id", string(d.Input.ID)))
 		return d.Term("session closed")
 	})
 	return nil
@@ -300,7 +332,7 @@ func (s *session) settle(ctx context.Context, seq uint64, end func(*jetstream.De
 	s.mu.Unlock()
 	for _, d := range due {
 		if err := end(d); err != nil && ctx.Err() == nil {
-			s.log.Warn("an input may be delivered again", slog.Any("error", err))
+			s.log.WarnContext(ctx, "an input may be delivered again", slog.Any("error", err))
 		}
 	}
 }

@@ -3,6 +3,7 @@ package worker
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"time"
 
@@ -57,6 +58,7 @@ func (l *loop) receive(ctx context.Context, prepared *provider.Prepared, call pr
 	}()
 
 	run := &chunkRun{loop: l, call: call}
+	total := 0
 	timer := time.NewTimer(l.cfg.ChunkInterval)
 	defer timer.Stop()
 	for {
@@ -78,6 +80,11 @@ func (l *loop) receive(ctx context.Context, prepared *provider.Prepared, call pr
 				timer.Reset(l.cfg.ChunkInterval)
 			}
 			run.add(r.chunk)
+			if total += textBytes(&r.chunk); total > l.cfg.MaxEventBytes {
+				return &provider.Error{Failure: events.Failure{
+					Code: events.FailureMalformed, Message: fmt.Sprintf("the answer is longer than the %d bytes that an event holds", l.cfg.MaxEventBytes),
+				}}
+			}
 			if r.chunk.Type == events.ChunkFinish {
 				return run.flush(ctx)
 			}
@@ -88,6 +95,13 @@ func (l *loop) receive(ctx context.Context, prepared *provider.Prepared, call pr
 			}
 		}
 	}
+}
+
+func textBytes(c *events.Chunk) (n int) {
+	for _, t := range c.Texts {
+		n += len(t)
+	}
+	return n
 }
 
 // chunkRun gathers chunks until they are appended as one event.
@@ -102,9 +116,7 @@ func (r *chunkRun) empty() bool { return len(r.chunks) == 0 }
 
 func (r *chunkRun) add(c events.Chunk) {
 	r.chunks = events.AppendChunk(r.chunks, c)
-	for _, t := range c.Texts {
-		r.bytes += len(t)
-	}
+	r.bytes += textBytes(&c)
 	live, err := events.EncodeLive(&events.AssistantChunk{
 		Turn: r.call.Turn, Step: r.call.Step, Attempt: r.call.Attempt, Chunks: []events.Chunk{c},
 	})

@@ -60,13 +60,13 @@ func (l *loop) parallel(p fold.PendingTool) bool {
 func (l *loop) runTool(ctx context.Context, p fold.PendingTool) (r tools.Result) {
 	t, ok := l.cfg.Tools.Lookup(p.Name)
 	if !ok {
-		return tools.Failed(events.ToolUnknown, "there is no tool %q", p.Name)
+		return tools.Failed(events.ToolUnknown, "there is no tool %q", clipText(p.Name))
 	}
 	ctx, cancel := context.WithTimeout(ctx, l.cfg.ToolTimeout)
 	defer cancel()
 	defer func() {
 		if v := recover(); v != nil {
-			l.log.Error("a tool panicked", slog.String("tool", p.Name), slog.Any("panic", v))
+			l.log.ErrorContext(ctx, "a tool panicked", slog.String("tool", p.Name), slog.Any("panic", v))
 			r = tools.Failed(events.ToolFailed, "the tool crashed: %v", v)
 		}
 	}()
@@ -79,7 +79,7 @@ func (l *loop) runTool(ctx context.Context, p fold.PendingTool) (r tools.Result)
 
 // result appends a tool's result; callSeq is the event of its tool/call, 0 when there is none.
 func (l *loop) result(ctx context.Context, turn, step int64, p fold.PendingTool, callSeq uint64, r tools.Result) error {
-	block, err := l.textBlock(ctx, events.Text(events.TextFromBytes(r.Output)))
+	block, err := l.textBlock(ctx, events.Text(events.TextFromBytes(r.Output)), l.cfg.InlineMax)
 	if errors.Is(err, objects.ErrFull) || errors.Is(err, objects.ErrTooLarge) {
 		r = tools.Failed(events.ToolFailed, "the tool's output of %d bytes could not be kept: %v", len(r.Output), err)
 		block, err = events.Text(events.TextFromBytes(r.Output)), nil
@@ -108,9 +108,9 @@ func (l *loop) result(ctx context.Context, turn, step int64, p fold.PendingTool,
 // a recorded one nobody knows, unless running it again changes nothing: then it is run.
 func (l *loop) recoverTool(ctx context.Context, turn, step int64, p fold.PendingTool) error {
 	if p.CallSeq == 0 {
-		return l.result(ctx, turn, step, p, 0, tools.Failed(events.ToolNotStarted, "the call of %s was interrupted before it started; nothing happened", p.Name))
+		return l.result(ctx, turn, step, p, 0, tools.Failed(events.ToolNotStarted, "the call of %s was interrupted before it started; nothing happened", clipText(p.Name)))
 	}
-	r := tools.Failed(events.ToolOutcomeUnknown, "the call of %s was interrupted; whether it took effect is unknown", p.Name)
+	r := tools.Failed(events.ToolOutcomeUnknown, "the call of %s was interrupted; whether it took effect is unknown", clipText(p.Name))
 	if t, ok := l.cfg.Tools.Lookup(p.Name); ok && t.Safety().ReadOnly {
 		r = l.runTool(ctx, p)
 		if err := ctx.Err(); err != nil {

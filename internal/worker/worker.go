@@ -16,14 +16,16 @@ import (
 
 // Worker takes inputs from the inbox and runs the sessions that they belong to.
 type Worker struct {
-	cfg    Config
-	client *jetstream.Client
-	idle   time.Duration
-	keep   time.Duration
-	m      *Metrics
+	cfg      Config
+	client   *jetstream.Client
+	idle     time.Duration
+	keep     time.Duration
+	patience time.Duration // with an owner that does not answer
+	m        *Metrics
 
 	mu       sync.Mutex
 	sessions map[events.ID]*session
+	since    map[events.ID]time.Time // instances that do not answer, and since when
 	running  *errgroup.Group
 }
 
@@ -46,16 +48,14 @@ func New(cfg Config, s Service) (*Worker, error) {
 	if most := int(s.Client.MaxPayload()) - headerRoom; cfg.MaxEventBytes == 0 || cfg.MaxEventBytes > most {
 		cfg.MaxEventBytes = most
 	}
-	cfg.InlineMax = min(max(cfg.InlineMax, 0), cfg.MaxEventBytes/4)
-	if cfg.InlineMax == 0 {
-		cfg.InlineMax = min(defaultInlineMax, cfg.MaxEventBytes/4)
-	}
+	setDefault(&cfg.InlineMax, defaultInlineMax)
+	cfg.InlineMax = min(max(cfg.InlineMax, 1), cfg.MaxEventBytes/inlineShare)
 	cfg.metrics = s.Metrics
 	if err := cfg.complete(); err != nil {
 		return nil, err
 	}
 	return &Worker{
-		cfg: cfg, client: s.Client, idle: s.Idle, keep: s.AckWait / 3, m: s.Metrics, sessions: make(map[events.ID]*session),
+		cfg: cfg, client: s.Client, idle: s.Idle, keep: s.AckWait / 3, patience: s.AckWait, m: s.Metrics, sessions: make(map[events.ID]*session), since: make(map[events.ID]time.Time),
 	}, nil
 }
 
@@ -122,6 +122,25 @@ func (w *Worker) retire(s *session, force bool) bool {
 	return true
 }
 
+// silent notes that an instance did not answer, and reports whether it has not for as long as an input may stay without a
+// sign of life.
+func (w *Worker) silent(instance events.ID) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	now := w.cfg.Now()
+	first, ok := w.since[instance]
+	if !ok {
+		w.since[instance] = now
+	}
+	return ok && now.Sub(first) >= w.patience
+}
+
+func (w *Worker) heard(instance events.ID) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	delete(w.since, instance)
+}
+
 // question is what workers ask each other about an input that one of them was handed and the other's session it is.
 type question struct {
 	Session events.ID `json:"session"`
@@ -139,7 +158,7 @@ const (
 func (w *Worker) asked(ctx context.Context, raw []byte) []byte {
 	q, err := parseQuestion(raw)
 	if err != nil {
-		w.cfg.Log.Warn("a worker's question was not understood", slog.Any("error", err))
+		w.cfg.Log.WarnContext(ctx, "a worker's question was not understood", slog.Any("error", err))
 		return []byte(answerBad)
 	}
 	w.mu.Lock()

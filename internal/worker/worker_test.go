@@ -8,6 +8,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -25,6 +26,7 @@ import (
 	"github.com/refold-dev/refold/pkg/eventlog"
 	"github.com/refold-dev/refold/pkg/events"
 	"github.com/refold-dev/refold/pkg/fold"
+	"github.com/refold-dev/refold/pkg/objects"
 )
 
 func newID() events.ID { return events.ID(ulid.Make().String()) }
@@ -60,7 +62,7 @@ func newFleet(t *testing.T, script simulator.Script) *fleet {
 	if err != nil {
 		t.Fatal(err)
 	}
-	sim, err := simulator.New(simulator.Config{Script: script})
+	sim, err := simulator.New(simulator.Config{Script: script, ContextWindow: 1 << 30})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -122,7 +124,7 @@ func (f *fleet) start(name string) *member {
 	f.t.Cleanup(func() {
 		once.Do(func() {
 			cancel()
-			<-m.done
+			<-m.done // one that was cut off says so
 			client.Close()
 		})
 	})
@@ -317,3 +319,43 @@ func TestManySessionsTwoWorkers(t *testing.T) {
 }
 
 var _ eventlog.Store = (*jetstream.Logs)(nil)
+
+// TestUnusableInputs sends inputs that no event can hold, or that refer to objects. They are refused, and those behind
+// them are handled.
+func TestUnusableInputs(t *testing.T) {
+	f := newFleet(t, simulator.Script{})
+	f.start("w")
+	id, never := newID(), newID()
+	f.prompt(id, true, "first")
+	many := make([]events.Block, 17)
+	for i := range many {
+		many[i] = events.Text(strings.Repeat("x", 60<<10))
+	}
+	long := strings.Repeat("s", 130_000)
+	stops := []string{long, long, long, long, long, long, long}
+	refs := events.Block{Type: events.BlockText, Object: objects.Ref{Bytes: 5, MediaType: events.TextMediaType}}
+	unusable := []uint64{
+		f.send(id, events.Input{Kind: events.InputConfigure, Options: events.Options{Stop: stops}}),
+		f.send(id, events.Input{Kind: events.InputPrompt, Content: []events.Block{refs}}),
+		f.send(never, events.Input{Kind: events.InputPrompt, Open: true, Content: []events.Block{events.Text("x")}, Cwd: strings.Repeat("c", 1_040_000)}),
+	}
+	f.send(id, events.Input{Kind: events.InputPrompt, Content: many})
+	f.prompt(id, false, "last")
+	s, list := f.until(id, "the last turn's end", resting(3))
+	texts := userTexts(s)
+	if len(texts) != 3 || texts[0] != "first" || texts[2] != "last" {
+		t.Errorf("%d user messages: %.60q", len(texts), texts)
+	}
+	for _, e := range list {
+		if b, ok := e.Body.(*events.TurnEnd); ok && b.Kind != events.TurnCompleted {
+			t.Errorf("turn %d ended as %s: %s", b.Turn, b.Kind, b.Failure.Message)
+		}
+	}
+	for _, seq := range unusable[:2] {
+		f.gone(seq)
+	}
+	f.gone(unusable[2])
+	if s, _ := f.fold(t.Context(), never); s != nil {
+		t.Error("an input that cannot be used made a session")
+	}
+}

@@ -16,15 +16,15 @@ import (
 
 // Sentinels.
 var (
-	// ErrUnknownCodec: no codec of that name and version is known; a newer program may know it.
+	// ErrUnknownCodec means that no codec of that name and version is known; a newer program may know it.
 	ErrUnknownCodec = errors.New("unknown codec")
-	// ErrMissingObject: the objects given do not hold one that the request needs; see [MissingObjectError]. The
-	// caller fetches it and builds again.
+	// ErrMissingObject means that the objects given do not hold one that the request needs; see [MissingObjectError].
+	// The caller fetches it and builds again.
 	ErrMissingObject = errors.New("object missing")
-	// ErrCorruptObject: an object's bytes are not what its place in the request wants, such as text that is not
-	// WTF-8. Final.
+	// ErrCorruptObject means that an object's bytes are not what its place in the request wants, such as text that is
+	// not WTF-8. Final.
 	ErrCorruptObject = errors.New("object corrupt")
-	// ErrUnsupported: the vendor's wire format has no place for something in the request. Final.
+	// ErrUnsupported means that the vendor's wire format has no place for something in the request. Final.
 	ErrUnsupported = errors.New("not representable in this wire format")
 )
 

@@ -10,28 +10,29 @@ import (
 // Sentinels. Of an append that failed with one of the first group the log says for certain that the event is not
 // stored and never will be; with one of the second group it may be stored now or later.
 var (
-	// ErrNotFound: there is no such session. Check the ID, or create the session.
+	// ErrNotFound means that there is no such session. Check the ID, or create the session.
 	ErrNotFound = errors.New("session not found")
-	// ErrLostOwnership: another event stands where this one should. Cancel what the session has running, write
-	// nothing more, drop the fold. Details are in a [*LostError].
+	// ErrLostOwnership means that another event stands where this one should. Cancel what the session has running,
+	// write nothing more, drop the fold. Details are in a [*LostError].
 	ErrLostOwnership = errors.New("session ownership lost")
-	// ErrFull: there is no room. The same event may be appended again when there is.
+	// ErrFull means that there is no room. The same event may be appended again when there is.
 	ErrFull = errors.New("log storage is full")
-	// ErrPermission: the credentials do not allow the operation. An operator must grant it.
+	// ErrPermission means that the credentials do not allow the operation. An operator must grant it.
 	ErrPermission = errors.New("permission denied")
-	// ErrTooLarge: the payload is larger than the log takes. The same event never fits: move content to an object.
+	// ErrTooLarge means that the payload is larger than the log takes. The same event never fits: move content to an
+	// object.
 	ErrTooLarge = errors.New("message too large for the log")
 
-	// ErrUnavailable: no answer, or none that settles whether the event is stored. Read the log again before
+	// ErrUnavailable means no answer, or none that settles whether the event is stored. Read the log again before
 	// writing: retrying a read is harmless, and appending the same event with the same payload is as well.
 	ErrUnavailable = errors.New("log unavailable")
-	// ErrGap: a sequence is missing, or an append would leave one out. Stop: the log is damaged or was not read
-	// to its end. Details are in a [*GapError].
+	// ErrGap means that a sequence is missing, or an append would leave one out. Stop: the log is damaged or was not
+	// read to its end. Details are in a [*GapError].
 	ErrGap = errors.New("gap in the log")
-	// ErrCorrupt: the log holds something else than what was written there. Stop and report.
+	// ErrCorrupt means that the log holds something else than what was written there. Stop and report.
 	ErrCorrupt = errors.New("log corrupt")
-	// ErrWriterStopped: the [Writer] refuses everything since an earlier failure, which the error wraps. Read the
-	// log again and make a new writer, unless the cause is [ErrLostOwnership].
+	// ErrWriterStopped means that the [Writer] refuses everything since an earlier failure, which the error wraps. Read
+	// the log again and make a new writer, unless the cause is [ErrLostOwnership].
 	ErrWriterStopped = errors.New("writer stopped")
 )
 

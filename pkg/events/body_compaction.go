@@ -11,17 +11,25 @@ func (r *Region) fields(w *wire) {
 	w.close()
 }
 
+// compactionID handles the id under which a compaction's events belong together.
+func (w *wire) compactionID(id *string) {
+	w.str("compactionId", id)
+	if w.err == nil && *id == "" {
+		w.fail(ErrInvalid, "a compaction needs an id")
+	}
+}
+
 // CompactionStart opens a compaction.
 type CompactionStart struct {
-	CompactionID string
-	Turn         int64 // 0: outside of any turn
+	CompactionID string // not empty
+	Turn         int64  // 0: outside of any turn
 }
 
 // Type returns [TypeCompactionStart].
 func (*CompactionStart) Type() Type { return TypeCompactionStart }
 
 func (b *CompactionStart) fields(w *wire) {
-	w.str("compactionId", &b.CompactionID)
+	w.compactionID(&b.CompactionID)
 	w.optInt("turn", &b.Turn)
 }
 
@@ -43,7 +51,7 @@ type CompactionSummary struct {
 func (*CompactionSummary) Type() Type { return TypeCompactionSummary }
 
 func (b *CompactionSummary) fields(w *wire) {
-	w.str("compactionId", &b.CompactionID)
+	w.compactionID(&b.CompactionID)
 	b.Region.fields(w)
 	list(w, "shadowed", &b.Shadowed, seqElem)
 	w.int("shadowedTokens", &b.ShadowedTokens)
@@ -85,7 +93,7 @@ type CompactionEnd struct {
 func (*CompactionEnd) Type() Type { return TypeCompactionEnd }
 
 func (b *CompactionEnd) fields(w *wire) {
-	w.str("compactionId", &b.CompactionID)
+	w.compactionID(&b.CompactionID)
 	w.optInt("turn", &b.Turn)
 	enum(w, "outcome", &b.Outcome)
 	w.optStr("error", &b.Error)

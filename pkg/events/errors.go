@@ -8,17 +8,17 @@ import (
 // Sentinels. All of them are final for the bytes or the event they were reported for: the same input fails the
 // same way again, so a caller stops the fold and reports.
 var (
-	// ErrSyntax: the bytes are not the canonical encoding of an event.
+	// ErrSyntax means that the bytes are not the canonical encoding of an event.
 	ErrSyntax = errors.New("not canonical")
-	// ErrInvalid: the encoding is canonical but a value breaks a rule of its type.
+	// ErrInvalid means that the encoding is canonical but a value breaks a rule of its type.
 	ErrInvalid = errors.New("invalid event")
-	// ErrVersion: the event was written by a newer format; a newer reader is needed.
+	// ErrVersion means that the event was written by a newer format; a newer reader is needed.
 	ErrVersion = errors.New("unsupported format version")
-	// ErrUnknownType: the type is unknown and the event is not marked ignorable; a newer reader is needed.
+	// ErrUnknownType means that the type is unknown and the event is not marked ignorable; a newer reader is needed.
 	ErrUnknownType = errors.New("unknown event type")
-	// ErrLegacy: the type or reason existed in an earlier design and is refused on append and on load.
+	// ErrLegacy means that the type or reason existed in an earlier design and is refused on append and on load.
 	ErrLegacy = errors.New("legacy event refused")
-	// ErrTooLarge: the payload is longer than [MaxEventBytes].
+	// ErrTooLarge means that the payload is longer than [MaxEventBytes].
 	ErrTooLarge = errors.New("event too large")
 )
 

@@ -5,6 +5,7 @@ import (
 	"encoding/hex"
 	"fmt"
 	"strings"
+	"unicode/utf8"
 )
 
 // ID is a ULID in its text form: 26 characters of Crockford's base 32, upper case, at most 128 bits
@@ -40,13 +41,17 @@ func validID(s string) bool {
 
 const notInID = 1<<('I'-'A') | 1<<('L'-'A') | 1<<('O'-'A') | 1<<('U'-'A')
 
-// clip shortens a value quoted in an error.
+// clip shortens a value quoted in an error, at the end of a character.
 func clip(s string) string {
 	const most = 64
 	if len(s) <= most {
 		return s
 	}
-	return s[:most] + "..."
+	end := most
+	for end > most-utf8.UTFMax && !utf8.RuneStart(s[end]) {
+		end--
+	}
+	return s[:end] + "..."
 }
 
 // Hash is the SHA-256 of a stored payload. The zero Hash is the predecessor of a log's first event.

@@ -40,7 +40,14 @@ func TestAccepted(t *testing.T) {
 		payload("user/message", `"data":`+plainMessage+`,"surfaceOp":{"op":"replace","start":9,"end":2}`),
 		data("session/configured", `{"inboxSeq":18446744073709551615}`),
 		data("session/configured", `{"options":{"temperature":1e+21}}`),
+		data("session/configured", `{"options":{"temperature":5e-324,"stop":[""]}}`),
+		data("session/configured", `{"options":{"temperature":0}}`),
 		data("session/created", `{"format":1}`),
+		data("session/created", `{"format":1,"labels":[{"name":"`+"\ue000"+`","value":""},{"name":"`+"\U0001f600"+`","value":""}]}`),
+		data("turn/end", `{"turn":1,"reason":{"kind":"aborted","cause":""}}`),
+		data("compaction/summary", `{"compactionId":"k","region":{"start":1,"end":1},"shadowed":[],"shadowedTokens":0,"summary":[],"provider":"","model":""}`),
+		payload("vendor/new", `"data":null,"ignorable":true`),
+		payload("-/0/-/-", `"data":0,"ignorable":true`),
 		data("session/created", `{"format":1,"labels":[{"name":"a","value":""},{"name":"b","value":""}]}`),
 		data("session/closed", `{"reason":"\u0000\u001f\b\t\n\f\r\"\\/\ud83d \ude00`+"\u007f\u2028\U0001f600"+`"}`),
 	} {
@@ -230,6 +237,9 @@ func TestDecodeRefuses(t *testing.T) {
 		"failure code":           {data("llm/failed", `{"turn":1,"step":1,"attempt":1,"failure":{"message":"","code":"rate"}}`), events.ErrInvalid},
 		"turn end cause missing": {data("turn/end", `{"turn":1,"reason":{"kind":"aborted"}}`), events.ErrSyntax},
 		"turn end with cause":    {data("turn/end", `{"turn":1,"reason":{"kind":"completed","cause":""}}`), events.ErrSyntax},
+		"compaction start id":    {data("compaction/start", `{"compactionId":""}`), events.ErrInvalid},
+		"compaction summary id":  {data("compaction/summary", `{"compactionId":"","region":{"start":1,"end":1},"shadowed":[],"shadowedTokens":0,"summary":[],"provider":"","model":""}`), events.ErrInvalid},
+		"compaction end id":      {data("compaction/end", `{"compactionId":"","outcome":"failed"}`), events.ErrInvalid},
 		"turn end unknown":       {data("turn/end", `{"turn":1,"reason":{"kind":"x"}}`), events.ErrInvalid},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -316,6 +326,7 @@ func TestEncodeRefuses(t *testing.T) {
 		"failure of none":  {events.Event{Seq: 1, ID: sampleID, Body: &events.TurnEnd{Turn: 1, Kind: events.TurnCompleted, Failure: sampleFailure}}, events.ErrInvalid},
 		"cause of none":    {events.Event{Seq: 1, ID: sampleID, Body: &events.TurnEnd{Turn: 1, Kind: events.TurnError, Failure: sampleFailure, Cause: "x"}}, events.ErrInvalid},
 		"chunk field":      {events.Event{Seq: 1, ID: sampleID, Body: &events.AssistantChunk{Turn: 1, Step: 1, Attempt: 1, Chunks: []events.Chunk{{Type: events.ChunkFinish, Finish: events.Finish{Kind: events.FinishStop}, Index: 1}}}}, events.ErrInvalid},
+		"compaction id":    {events.Event{Seq: 1, ID: sampleID, Body: &events.CompactionStart{}}, events.ErrInvalid},
 		"number":           {events.Event{Seq: 1, ID: sampleID, Body: &events.SessionConfigured{Options: events.Options{Temperature: "1.0"}}}, events.ErrInvalid},
 		"number no JSON":   {events.Event{Seq: 1, ID: sampleID, Body: &events.SessionConfigured{Options: events.Options{Temperature: "Inf"}}}, events.ErrInvalid},
 	} {
@@ -404,6 +415,9 @@ func TestParseRefuses(t *testing.T) {
 	}
 	if h, err := events.ParseHash(events.HashPayload(nil).String()); err != nil || h != events.HashPayload(nil) {
 		t.Errorf("ParseHash: %v, %v", h, err)
+	}
+	if _, err := events.ParseID(strings.Repeat("x", 63) + "\u00e9\u00e9"); err == nil || !strings.Contains(err.Error(), `xx..." is`) {
+		t.Errorf("a long value is not cut at the end of a character: %v", err)
 	}
 	for s, want := range map[string]bool{
 		string(sampleID): true, "7ZZZZZZZZZZZZZZZZZZZZZZZZZ": true, "00000000000000000000000000": true,

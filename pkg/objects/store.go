@@ -9,26 +9,28 @@ import (
 // Sentinels, one per thing a caller can do about a failure. Any error of a [Store] that is neither [ErrNotFound] nor
 // [ErrCorrupt] leaves the question open and MUST NOT be reported as a finding about the object.
 var (
-	// ErrNotFound: the store was asked and does not hold the object. Retrying does not help until somebody puts it.
+	// ErrNotFound means that the store was asked and does not hold the object. Retrying does not help until somebody
+	// puts it.
 	ErrNotFound = errors.New("object not found")
 
-	// ErrCorrupt: the store holds something under this digest that is not the object. The error is a [*CorruptError].
-	// Putting the right bytes again repairs it.
+	// ErrCorrupt means that the store holds something under this digest that is not the object. The error is a
+	// [*CorruptError]. Putting the right bytes again repairs it.
 	ErrCorrupt = errors.New("object is corrupt")
 
-	// ErrInvalidRef: the reference, or a part of it, is malformed, or it does not describe the bytes given with it.
-	// A mistake of the caller or of whoever wrote the reference; retrying does not help.
+	// ErrInvalidRef means that the reference, or a part of it, is malformed, or it does not describe the bytes given
+	// with it. A mistake of the caller or of whoever wrote the reference; retrying does not help.
 	ErrInvalidRef = errors.New("invalid object reference")
 
-	// ErrTooLarge: the object, or a part of it, exceeds a bound of the format or of the store. Retrying does not help.
+	// ErrTooLarge means that the object, or a part of it, exceeds a bound of the format or of the store. Retrying does
+	// not help.
 	ErrTooLarge = errors.New("object is too large")
 
-	// ErrUnavailable: the store gave no answer, or none that tells whether the object is there. Retry later; a put that
-	// ended so may or may not have happened, and putting again is safe.
+	// ErrUnavailable means that the store gave no answer, or none that tells whether the object is there. Retry later;
+	// a put that ended so may or may not have happened, and putting again is safe.
 	ErrUnavailable = errors.New("object store is unavailable")
 
-	// ErrFull: the store has no room for the object. Nothing visible was written. The message names the limit and the
-	// remedy; retry when an operator has made room.
+	// ErrFull means that the store has no room for the object. Nothing visible was written. The message names the limit
+	// and the remedy; retry when an operator has made room.
 	ErrFull = errors.New("object store is full")
 )
 
@@ -127,6 +129,22 @@ func Get(ctx context.Context, s Store, ref Ref) ([]byte, error) {
 	}
 	if err := Verify(ref, data); err != nil {
 		return nil, fmt.Errorf("get object: %w", err)
+	}
+	return data, nil
+}
+
+// Fetch returns the object named d, of which nothing but the name is known; the caller owns the bytes. They have that
+// digest: a caller that holds a [Ref] calls [Get], which checks the length as well.
+//
+// Failures: [ErrNotFound], [ErrCorrupt] (a [*CorruptError]), and [ErrUnavailable] or another error when the store could
+// not tell.
+func Fetch(ctx context.Context, s Store, d Digest) ([]byte, error) {
+	data, err := s.Get(ctx, d)
+	if err != nil {
+		return nil, fmt.Errorf("get object %s: %w", d, err)
+	}
+	if got := Sum(data); got != d {
+		return nil, fmt.Errorf("get object: %w", &CorruptError{Digest: d, Cause: fmt.Errorf("the stored bytes have digest %s", got)})
 	}
 	return data, nil
 }

@@ -195,6 +195,19 @@ func TestDoors(t *testing.T) {
 	if ref, err := objects.Put(t.Context(), lyingStore{}, "text/plain", []byte("x")); !errors.Is(err, objects.ErrFull) || ref != (objects.Ref{}) {
 		t.Errorf("put to a full store: %v, %v", ref, err)
 	}
+	for _, lie := range []string{"", "tru", "trues", "trux"} {
+		data, err := objects.Fetch(t.Context(), lyingStore{[]byte(lie)}, ref.Digest)
+		corrupt, ok := errors.AsType[*objects.CorruptError](err)
+		if !ok || corrupt.Digest != ref.Digest || data != nil {
+			t.Errorf("fetch from a store that returns %q: %q, %v", lie, data, err)
+		}
+	}
+	if data, err := objects.Fetch(t.Context(), lyingStore{[]byte("true")}, ref.Digest); err != nil || string(data) != "true" {
+		t.Errorf("fetch: %q, %v", data, err)
+	}
+	if _, err := objects.Fetch(t.Context(), objects.NewMemory(), ref.Digest); !errors.Is(err, objects.ErrNotFound) {
+		t.Errorf("fetch of what is not there: %v", err)
+	}
 	bad := ref
 	bad.MediaType = "text"
 	if _, err := objects.Get(t.Context(), lyingStore{[]byte("true")}, bad); !errors.Is(err, objects.ErrInvalidRef) {

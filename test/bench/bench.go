@@ -33,7 +33,7 @@ func (b *bench) run(ctx context.Context) (err error) {
 		return fmt.Errorf("make a directory for the streams: %w", err)
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(b.dir)) }()
-	if err := b.restart(); err != nil { //nolint:contextcheck // a server is started without one
+	if err := b.restart(); err != nil {
 		return err
 	}
 	defer func() { b.server.Shutdown() }()

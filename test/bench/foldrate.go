@@ -19,7 +19,6 @@ import (
 	"github.com/refold-dev/refold/internal/jetstream"
 	"github.com/refold-dev/refold/internal/verify"
 	"github.com/refold-dev/refold/pkg/eventlog"
-	"github.com/refold-dev/refold/pkg/eventlog/readahead"
 	"github.com/refold-dev/refold/pkg/events"
 	"github.com/refold-dev/refold/pkg/fold"
 	"github.com/refold-dev/refold/pkg/objects"
@@ -40,18 +39,16 @@ func (b *bench) fold(ctx context.Context) error {
 	runs := []run{
 		{what: "copy of the file in memory", do: func() error { return copied(path) }},
 		{what: "SHA-256 of every payload, in memory", do: b.hashed},
-		{what: "file: read, hash, decode, apply in turn", do: func() error { return b.foldFile(path, false) }},
-		{what: "file: the same, decoding ahead", do: func() error { return b.foldFile(path, true) }},
+		{what: "file: read, hash, decode, apply", do: func() error { return b.foldFile(path) }},
 		{what: "JetStream: bare ordered consumer", cold: true, do: func() error { return b.consume(ctx) }},
 		{what: "JetStream: ordered read", cold: true, do: func() error { return b.read(ctx) }},
-		{what: "JetStream: read, hash, decode, apply in turn", cold: true, do: func() error { return b.foldStream(ctx, false) }},
-		{what: "JetStream: the same, decoding ahead", cold: true, do: func() error { return b.foldStream(ctx, true) }},
+		{what: "JetStream: read, hash, decode, apply", cold: true, do: func() error { return b.foldStream(ctx) }},
 		{what: "JetStream: read and verify every request", cold: true, do: func() error { return b.verify(ctx) }},
 	}
 	for range b.rounds {
 		for i := range runs {
 			if runs[i].cold {
-				if err := b.restart(); err != nil { //nolint:contextcheck // a server is started without one
+				if err := b.restart(); err != nil {
 					return err
 				}
 			}
@@ -98,7 +95,7 @@ func (b *bench) foldTable(runs []run) {
 		b.line(runs[i].what, "%7.1fms %7.1fms %7.1fms %9.1f %10.0f %14.0f", 1000*s, ms(slices.Min(runs[i].took)), ms(median(runs[i].busy)),
 			float64(b.session.bytes)/1e6/s, n/s, chunks/s)
 	}
-	hash, file, bare, read, stream, verified := medians[1], medians[3], medians[4], medians[5], medians[7], medians[8]
+	hash, file, bare, read, stream, verified := medians[1], medians[2], medians[3], medians[4], medians[5], medians[6]
 	b.line("file: time against SHA-256 alone", "%6.2fx", file/hash)
 	b.line("JetStream: ordered read against the bare one", "%6.2fx", read/bare)
 	b.line("JetStream: fold against the ordered read", "%6.2fx", stream/read)
@@ -159,28 +156,29 @@ func lines(data []byte) iter.Seq2[[]byte, error] {
 	}
 }
 
-func (b *bench) foldFile(path string, ahead bool) error {
+func (b *bench) foldFile(path string) error {
 	data, err := os.ReadFile(path)
 	if err != nil {
 		return err
 	}
-	return foldAll(b, lines(data), func(line *[]byte, d *events.Decoder) (events.Event, error) { return d.DecodeOwned(*line) }, ahead)
+	return foldAll(b, lines(data), func(line *[]byte, d *events.Decoder) (events.Event, error) { return d.DecodeOwned(*line) })
 }
 
-func (b *bench) foldStream(ctx context.Context, ahead bool) error {
+func (b *bench) foldStream(ctx context.Context) error {
 	return b.opened(ctx, func(log eventlog.Log) error {
-		return foldAll(b, log.Read(ctx, 1), (*eventlog.Message).Take, ahead)
+		return foldAll(b, log.Read(ctx, 1), (*eventlog.Message).Take)
 	})
 }
 
 // foldAll folds all that in yields, and checks that the state is that of the session.
-func foldAll[T any](b *bench, in iter.Seq2[T, error], decode func(*T, *events.Decoder) (events.Event, error), ahead bool) error {
-	all := readahead.Decode(in, decode)
-	if !ahead {
-		all = inTurn(in, decode)
-	}
+func foldAll[T any](b *bench, in iter.Seq2[T, error], decode func(*T, *events.Decoder) (events.Event, error)) error {
 	state := fold.New(b.session.State.ID())
-	for e, err := range all {
+	var d events.Decoder
+	for v, err := range in {
+		if err != nil {
+			return err
+		}
+		e, err := decode(&v, &d)
 		if err != nil {
 			return err
 		}
@@ -192,22 +190,6 @@ func foldAll[T any](b *bench, in iter.Seq2[T, error], decode func(*T, *events.De
 		return fmt.Errorf("the fold ended at event %d", state.Seq())
 	}
 	return nil
-}
-
-// inTurn does what [readahead.Decode] does, without goroutines.
-func inTurn[T any](in iter.Seq2[T, error], decode func(*T, *events.Decoder) (events.Event, error)) iter.Seq2[events.Event, error] {
-	return func(yield func(events.Event, error) bool) {
-		var d events.Decoder
-		for v, err := range in {
-			var e events.Event
-			if err == nil {
-				e, err = decode(&v, &d)
-			}
-			if !yield(e, err) || err != nil {
-				return
-			}
-		}
-	}
 }
 
 // opened calls do with the session's log, over a new connection.

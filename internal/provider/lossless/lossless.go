@@ -14,8 +14,8 @@ import (
 	"github.com/refold-dev/refold/pkg/events"
 )
 
-// ErrType: a value has another JSON type than its place asks for. The input is refused; reading it again gives the
-// same.
+// ErrType means that a value has another JSON type than its place asks for. The input is refused; reading it again
+// gives the same.
 var ErrType = errors.New("wrong JSON type")
 
 // NewDecoder returns a decoder of one value that accepts what ECMAScript's JSON.parse accepts: strings that are not

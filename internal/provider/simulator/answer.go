@@ -104,7 +104,7 @@ func pick(tools []tool, word string) *tool {
 // one for numbers, true for booleans.
 func argumentsFor(t *tool, text string) string {
 	path := "."
-	for _, w := range strings.Fields(text) {
+	for w := range strings.FieldsSeq(text) {
 		w = strings.Trim(w, ",;:!?'\"`()")
 		w = strings.TrimSuffix(w, ".")
 		if strings.ContainsAny(w, "/.") && w != "" {

@@ -3,6 +3,7 @@ package simulator
 import (
 	"container/list"
 	"crypto/sha256"
+	"slices"
 	"time"
 )
 
@@ -81,13 +82,13 @@ func (c *prefixCache) lookup(keys []unitKey, now time.Time) int {
 func (c *prefixCache) store(keys []unitKey, now time.Time) {
 	expires := now.Add(c.ttl)
 	keys = keys[:min(len(keys), c.capacity)]
-	for i := len(keys) - 1; i >= 0; i-- {
-		if e, ok := c.entries[keys[i]]; ok {
+	for _, key := range slices.Backward(keys) {
+		if e, ok := c.entries[key]; ok {
 			e.Value.(*unit).expires = expires
 			c.order.MoveToFront(e)
 			continue
 		}
-		c.entries[keys[i]] = c.order.PushFront(&unit{key: keys[i], expires: expires})
+		c.entries[key] = c.order.PushFront(&unit{key: key, expires: expires})
 	}
 	for c.order.Len() > c.capacity {
 		c.remove(c.order.Back())

@@ -367,10 +367,10 @@ func (m *message) validate(i int) ([]string, error) {
 
 // lastUser returns the text of the last user message and how many tool results follow it.
 func (r *chatRequest) lastUser() (text string, results int) {
-	for i := len(r.messages) - 1; i >= 0; i-- {
-		switch r.messages[i].role {
+	for _, m := range slices.Backward(r.messages) {
+		switch m.role {
 		case "user":
-			return r.messages[i].content, results
+			return m.content, results
 		case "tool":
 			results++
 		}

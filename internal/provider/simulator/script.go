@@ -14,7 +14,7 @@ import (
 	"github.com/refold-dev/refold/pkg/events"
 )
 
-// ErrScript: a script cannot be used as it is. It is to be corrected.
+// ErrScript means that a script cannot be used as it is. It is to be corrected.
 var ErrScript = errors.New("invalid simulator script")
 
 // Script says what the simulator answers. The first rule whose condition holds counts; when none does, the built-in

@@ -18,7 +18,7 @@ type Server struct {
 // Listen binds an address, such as 127.0.0.1:0, so that [Server.URL] is known before [Server.Run] starts. Connections
 // wait until then. A server that is never run is closed by [Server.Close].
 func Listen(addr string, sim *Simulator) (*Server, error) {
-	l, err := net.Listen("tcp", addr)
+	l, err := net.Listen("tcp", addr) //nolint:noctx // to bind an address does not wait
 	if err != nil {
 		return nil, fmt.Errorf("simulator: listen on %s: %w", addr, err)
 	}
@@ -58,6 +58,8 @@ func (s *Server) Run(ctx context.Context) error {
 	if err != nil {
 		err = errors.Join(fmt.Errorf("simulator: shut down: %w", err), srv.Close())
 	}
-	<-served
+	if end := <-served; !errors.Is(end, http.ErrServerClosed) {
+		err = errors.Join(err, fmt.Errorf("simulator: serve %s: %w", s.listener.Addr(), end))
+	}
 	return err
 }

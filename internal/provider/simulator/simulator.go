@@ -119,12 +119,12 @@ func (s *Simulator) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		writeError(w, http.StatusRequestEntityTooLarge, "invalid_request_error", "The request body is too large")
 		return
 	case err != nil: // the client broke off: there is nobody to answer
-		s.log.Debug("request broken off", "error", err)
+		s.log.DebugContext(r.Context(), "request broken off", slog.Any("error", err))
 		return
 	}
 	status := s.respond(w, r, body, s.record(r, body))
-	s.log.Debug("request", "session", r.Header.Get(provider.HeaderSession), "seq", r.Header.Get(provider.HeaderSeq),
-		"bytes", len(body), "status", status)
+	s.log.DebugContext(r.Context(), "request", slog.String("session", r.Header.Get(provider.HeaderSession)),
+		slog.String("seq", r.Header.Get(provider.HeaderSeq)), slog.Int("bytes", len(body)), slog.Int("status", status))
 }
 
 // record keeps a request and returns a function that notes its status.
@@ -177,9 +177,10 @@ func (s *Simulator) respond(w http.ResponseWriter, r *http.Request, body []byte,
 			return f.Status
 		case FailResetBefore:
 			if err := reset(rc); !errors.Is(err, errGone) {
-				s.log.Error("simulated reset failed", "error", err)
+				s.log.ErrorContext(r.Context(), "simulated reset failed", slog.Any("error", err))
 			}
 			return 0
+		default: // the stream fails on its way
 		}
 	}
 	note(http.StatusOK)
@@ -207,7 +208,7 @@ func (s *Simulator) stream(w http.ResponseWriter, r *http.Request, req *chatRequ
 	}
 	if err := st.run(&m, "sim-"+hex.EncodeToString(sum[:8])); err != nil {
 		if !errors.Is(err, errGone) {
-			s.log.Debug("answer broken off", "error", err)
+			s.log.DebugContext(r.Context(), "answer broken off", slog.Any("error", err))
 		}
 		return
 	}

@@ -168,7 +168,7 @@ func (s *stream) delta(members []byte) error {
 // fail does what goes wrong at this point, before the next delta or, last, after all of them.
 func (s *stream) fail(last bool) error {
 	f := s.answer.Failure
-	if f == nil || !(s.deltas == f.After || last && s.deltas < f.After) {
+	if f == nil || s.deltas != f.After && (!last || s.deltas >= f.After) {
 		return nil
 	}
 	switch f.Kind {
@@ -193,8 +193,9 @@ func (s *stream) fail(last bool) error {
 		return errGone
 	case FailHang:
 		return hang(s.ctx, f)
+	default: // it fails before the first delta, or behind the last
+		return nil
 	}
-	return nil
 }
 
 // hang waits for as long as the failure says, at least until the client goes away.

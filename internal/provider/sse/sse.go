@@ -17,8 +17,8 @@ import (
 // DefaultLimit is the greatest size of an event in bytes unless another is chosen.
 const DefaultLimit = 64 << 20
 
-// ErrTooLarge: an event is larger than the decoder's limit. The stream cannot be read on; the connection is to be
-// closed. The error is a [*LimitError].
+// ErrTooLarge means that an event is larger than the decoder's limit. The stream cannot be read on; the connection is
+// to be closed. The error is a [*LimitError].
 var ErrTooLarge = errors.New("event too large")
 
 // LimitError reports an event, finished or not, larger than the limit. It wraps [ErrTooLarge].

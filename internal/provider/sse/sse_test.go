@@ -164,7 +164,10 @@ func TestEventsReader(t *testing.T) {
 	if diff := cmp.Diff([]string{"a", "b"}, got); diff != "" || !errors.Is(last, broken) {
 		t.Errorf("events (-want +got):\n%s\nerror = %v", diff, last)
 	}
-	for range sse.Events(strings.NewReader("data: a\n\ndata: b\n\n"), 0) {
+	for e, err := range sse.Events(strings.NewReader("data: a\n\ndata: b\n\n"), 0) {
+		if err != nil || string(e.Data) != "a" {
+			t.Errorf("%q, %v", e.Data, err)
+		}
 		break // an iterator that goes on after this panics
 	}
 	for _, err := range sse.Events(strings.NewReader("data: aaaaaaaaaaaa\n\n"), 8) {

@@ -271,7 +271,7 @@ func turn(t *rapid.T) int64 { return Ordinal().Draw(t, "turn") }
 
 func step(t *rapid.T) int64 { return Ordinal().Draw(t, "step") }
 
-func compactionID(t *rapid.T) string { return Text().Draw(t, "compactionId") }
+func compactionID(t *rapid.T) string { return NonEmptyText().Draw(t, "compactionId") }
 
 func region(t *rapid.T) events.Region {
 	return events.Region{Start: Seq().Draw(t, "start"), End: Seq().Draw(t, "end")}
