@@ -28,53 +28,6 @@ func newSession(g *globals) *cobra.Command {
 	return cmd
 }
 
-// optionFlags are the flags for a session's options.
-type optionFlags struct {
-	provider, model, effort, system, systemFile string
-	temperature                                 float64
-	maxTokens                                   int64
-	stop, tools                                 []string
-}
-
-func (o *optionFlags) flags(cmd *cobra.Command) {
-	f := cmd.Flags()
-	f.StringVar(&o.provider, "provider", "", "model provider")
-	f.StringVar(&o.model, "model", "", "model")
-	f.StringVar(&o.effort, "effort", "", "reasoning effort, such as off, low, high or max")
-	f.StringVar(&o.system, "system", "", "system prompt")
-	f.StringVar(&o.systemFile, "system-file", "", "file that holds the system prompt; - for standard input")
-	f.Int64Var(&o.maxTokens, "max-tokens", 0, "limit of an answer in tokens")
-	f.Float64Var(&o.temperature, "temperature", 0, "sampling temperature")
-	f.StringArrayVar(&o.stop, "stop", nil, "text at which an answer stops; may be repeated")
-	f.StringSliceVar(&o.tools, "tools", nil, "names of the tools offered; all when absent")
-	cmd.MarkFlagsMutuallyExclusive("system", "system-file")
-}
-
-func (o *optionFlags) options(cmd *cobra.Command) (events.Options, error) {
-	out := events.Options{
-		Provider: o.provider, Model: o.model, ReasoningEffort: o.effort, MaxTokens: o.maxTokens, Stop: o.stop, Tools: o.tools,
-		System: events.TextFromBytes([]byte(o.system)),
-	}
-	if o.maxTokens < 0 {
-		return out, fmt.Errorf("--max-tokens %d is negative: want the limit of an answer in tokens, or 0 for the default", o.maxTokens)
-	}
-	if o.systemFile != "" {
-		text, err := readText(cmd, o.systemFile)
-		if err != nil {
-			return out, fmt.Errorf("--system-file: %w: give a file that can be read, or - for standard input", err)
-		}
-		out.System = text
-	}
-	if cmd.Flags().Changed("temperature") {
-		n, err := events.NewNumber(o.temperature)
-		if err != nil {
-			return out, fmt.Errorf("--temperature: %w: want a number such as 0.7", err)
-		}
-		out.Temperature = n
-	}
-	return out, nil
-}
-
 // maxInputBytes bounds what is read for one input.
 const maxInputBytes = 32 << 20
 
@@ -98,13 +51,16 @@ func readText(cmd *cobra.Command, path string) (string, error) {
 	return events.TextFromBytes(b), nil
 }
 
-var errEmptyPrompt = errors.New("the prompt is empty: give a text, or --file with one")
+var (
+	errEmptyPrompt = errors.New("the prompt is empty: give a text, or --file with one")
+	errTwoPrompts  = errors.New("give the text either as an argument, with --prompt or with --file")
+)
 
 // promptText returns the text of the arguments or the file.
 func promptText(cmd *cobra.Command, args []string, file string) (string, error) {
 	switch {
 	case file != "" && len(args) > 0:
-		return "", errors.New("give the text either as an argument or with --file")
+		return "", errTwoPrompts
 	case file != "":
 		text, err := readText(cmd, file)
 		if err != nil {
@@ -197,7 +153,10 @@ func newSessionNew(g *globals) *cobra.Command {
 		Short: "Make a session, with a first prompt if there is one, and print its id",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if cmd.Flags().Changed("prompt") {
-				args = append([]string{prompt}, args...)
+				if len(args) > 0 {
+					return errTwoPrompts
+				}
+				args = []string{prompt}
 			}
 			options, err := o.options(cmd)
 			if err != nil {
@@ -209,7 +168,7 @@ func newSessionNew(g *globals) *cobra.Command {
 				if err != nil {
 					return err
 				}
-				in.Kind, in.Content, in.Cwd = events.InputPrompt, []events.Block{events.Text(text)}, cwd
+				in.Kind, in.Content, in.Cwd = events.InputPrompt, []events.Block{events.Text(text)}, events.TextFromBytes([]byte(cwd))
 				if in.Labels, err = parseLabels(labels); err != nil {
 					return err
 				}
@@ -227,18 +186,6 @@ func newSessionNew(g *globals) *cobra.Command {
 	f.StringArrayVar(&labels, "label", nil, "NAME=VALUE to note in the log; may be repeated")
 	f.DurationVar(&wait, "wait", 0, "wait so long for the turn to end, and print what is said")
 	return cmd
-}
-
-func parseLabels(list []string) ([]events.Label, error) {
-	labels := make([]events.Label, 0, len(list))
-	for _, l := range list {
-		name, value, ok := strings.Cut(l, "=")
-		if !ok || name == "" {
-			return nil, fmt.Errorf("--label %q: want NAME=VALUE", l)
-		}
-		labels = append(labels, events.Label{Name: name, Value: value})
-	}
-	return events.SortLabels(labels), nil
 }
 
 func newSessionSend(g *globals) *cobra.Command {
@@ -266,6 +213,7 @@ func newSessionSend(g *globals) *cobra.Command {
 
 func newSessionConfigure(g *globals) *cobra.Command {
 	var o optionFlags
+	var wait time.Duration
 	cmd := &cobra.Command{
 		Use: "configure SESSION", Short: "Change a session's options from its next turn on", Args: cobra.ExactArgs(1),
 		ValidArgsFunction: g.completeSessions,
@@ -274,14 +222,15 @@ func newSessionConfigure(g *globals) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			options, err := o.options(cmd)
+			options, err := o.changed(cmd)
 			if err != nil {
 				return err
 			}
-			return g.publish(cmd, id, &events.Input{Kind: events.InputConfigure, Options: options}, 0, true)
+			return g.publish(cmd, id, &events.Input{Kind: events.InputConfigure, Options: options}, wait, true)
 		},
 	}
 	o.flags(cmd)
+	cmd.Flags().DurationVar(&wait, "wait", 0, "wait so long for the change to be recorded")
 	return cmd
 }
 
@@ -295,7 +244,7 @@ func newSessionClose(g *globals) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return g.publish(cmd, id, &events.Input{Kind: events.InputClose, Reason: reason}, 0, true)
+			return g.publish(cmd, id, &events.Input{Kind: events.InputClose, Reason: events.TextFromBytes([]byte(reason))}, 0, true)
 		},
 	}
 	cmd.Flags().StringVar(&reason, "reason", "asked to", "why, for the log")
@@ -438,7 +387,8 @@ func follow(ctx context.Context, client *jetstream.Client, id events.ID, log eve
 	}
 }
 
-// waitFor prints what the model says in the turn that the input opens, until the turn ends.
+// waitFor prints what the model says in the turn that the input opens, until the turn ends. For an input that changes
+// options it waits until that is recorded.
 func (g *globals) waitFor(ctx context.Context, cmd *cobra.Command, client *jetstream.Client, id events.ID, input uint64, patience time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
@@ -457,6 +407,8 @@ func (g *globals) waitFor(ctx context.Context, cmd *cobra.Command, client *jetst
 			claimed = claimed || b.InboxSeq >= input
 		case *events.SessionConfigured:
 			return b.InboxSeq < input, nil
+		case *events.SessionClosed:
+			return false, fmt.Errorf("session %s was closed before input %d was done", id, input)
 		case *events.AssistantMessage:
 			if text := textOf(b.Message.Content); claimed && text != "" {
 				return true, g.say(cmd.OutOrStdout(), text)
@@ -473,7 +425,7 @@ func (g *globals) waitFor(ctx context.Context, cmd *cobra.Command, client *jetst
 		return true, nil
 	})
 	if errors.Is(err, context.DeadlineExceeded) {
-		return fmt.Errorf("session %s: the turn of input %d has not ended after %v: is a worker running? The input is kept", id, input, patience)
+		return fmt.Errorf("session %s: input %d is not done after %v: is a worker running? The input is kept", id, input, patience)
 	}
 	return err
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"slices"
 
 	"github.com/spf13/cobra"
 
@@ -28,9 +29,14 @@ func newVerify(g *globals) *cobra.Command {
 		Short: "Rebuild and check every model request of a session, here and now",
 		Long: "Folds the session's log, rebuilds every model request from it and the objects, and compares length and SHA-256 with what\n" +
 			"the log recorded; then compares the log with the verdicts and heads that verifiers have signed. Asks no worker.\n\n" +
-			"Exit code 0: every request is a match. 1: findings. 2: something could not be checked.",
+			"Exit code 0: every request is a match and nothing else was found. 1: findings. 2: something could not be checked.",
 		Args: cobra.ExactArgs(1), ValidArgsFunction: g.completeSessions,
 		RunE: func(cmd *cobra.Command, args []string) error {
+			for _, key := range trusted {
+				if err := verify.CheckPublic(key); err != nil {
+					return &program.ExitError{Code: exitUnread, Err: fmt.Errorf("--trust: %w", err)}
+				}
+			}
 			client, id, log, done, err := g.open(cmd.Context(), args[0])
 			if err != nil {
 				return &program.ExitError{Code: exitUnread, Err: err}
@@ -39,6 +45,11 @@ func newVerify(g *globals) *cobra.Command {
 			report, err := check(cmd.Context(), client, id, log, cold, trusted)
 			if err != nil {
 				return &program.ExitError{Code: exitUnread, Err: err}
+			}
+			for _, key := range report.Silent {
+				if _, err := fmt.Fprintf(cmd.ErrOrStderr(), "refold: warning: --trust %s has signed nothing about session %s\n", key, id); err != nil {
+					return err
+				}
 			}
 			if err := g.printReport(cmd.OutOrStdout(), report); err != nil {
 				return err
@@ -112,6 +123,25 @@ func where(v *verify.Verdict) string {
 	return fmt.Sprintf("%d.%d\t%d\t%d", v.Turn, v.Step, v.Attempt, v.Recorded.Bytes)
 }
 
+// conclusion words what was found beside matches.
+func conclusion(r *verify.Report) string {
+	found := func(rule string) bool {
+		return slices.ContainsFunc(r.Verdicts, func(v verify.Verdict) bool { return v.Rule == rule })
+	}
+	other := slices.ContainsFunc(r.Verdicts, func(v verify.Verdict) bool { return v.Result != verify.Match && v.Result != verify.CouldNotCheck })
+	switch {
+	case r.Matches < r.Requests:
+		return "not every request is a match"
+	case found(verify.RuleSigned):
+		return "every request is a match, but the log differs from what was signed"
+	case other:
+		return "every request is a match, but the log is at fault"
+	case found(verify.RuleSignature):
+		return "every request is a match, but a stored verdict does not have the signature of its verifier"
+	}
+	return "every request that was read is a match, but not everything could be checked"
+}
+
 func verdictCode(r *verify.Report) error {
 	code := 0
 	for i := range r.Verdicts {
@@ -128,5 +158,5 @@ func verdictCode(r *verify.Report) error {
 	if code == 0 {
 		return nil
 	}
-	return &program.ExitError{Code: code, Err: fmt.Errorf("session %s: not every request is a match", r.Session)}
+	return &program.ExitError{Code: code, Err: fmt.Errorf("session %s: %s", r.Session, conclusion(r))}
 }

@@ -47,7 +47,7 @@ type Config struct {
 	Open func(ctx context.Context, session events.ID, last uint64) (h Handler, from uint64, err error)
 
 	// Position returns the sequence up to which the session was handled before this process, 0 when it was not. A
-	// session whose log ends there is not opened. Errors are treated like a handler's.
+	// session whose log ends there is at rest and not opened, but see Audit. Errors are treated like a handler's.
 	Position func(ctx context.Context, session events.ID) (uint64, error)
 
 	// Hints calls notify for every session that has grown, with its last sequence, until ctx ends. Hints may be lost,
@@ -56,6 +56,13 @@ type Config struct {
 
 	// Partition reports whether this follower looks after the session. Nil: after all.
 	Partition func(session events.ID) bool
+
+	// Audit has every session opened once after the start, also one at rest, so that a handler that folds sees what has
+	// become of the log since. Sessions that have grown come first.
+	Audit bool
+	// Recheck is the time after which, on the average, a session at rest is opened anew: its handler is dropped and made
+	// again from the log. Every sweep draws some. Sessions that were given up are left alone. 0: none is.
+	Recheck time.Duration
 
 	// Sweep is the time between the end of a sweep and the start of the next. 0: 30 s.
 	Sweep time.Duration
@@ -100,6 +107,8 @@ func (c *Config) validate() error {
 		return errors.New("follow: Store, Open and Position are required")
 	case c.Sweep < 0 || c.RetryMin < 0 || c.RetryMax < c.RetryMin:
 		return fmt.Errorf("follow: sweep %v, retry %v to %v: want positive times in order", c.Sweep, c.RetryMin, c.RetryMax)
+	case c.Recheck < 0:
+		return fmt.Errorf("follow: recheck %v: want a positive time, or 0 for never", c.Recheck)
 	case c.Workers < 1 || c.MaxSessions < c.Workers:
 		return fmt.Errorf("follow: %d workers, %d sessions: want at least one worker, and a session for each", c.Workers, c.MaxSessions)
 	}
@@ -110,8 +119,9 @@ func (c *Config) validate() error {
 type Status struct {
 	Sessions int    // sessions known
 	Open     int    // handlers kept
-	Behind   int    // sessions with events that were not handled yet
+	Behind   int    // sessions with events that were not handled yet; a handler that was told of a broken log is not behind
 	Lag      uint64 // those events
+	Due      int    // sessions that are to be opened for Config.Audit or Config.Recheck
 	Retrying int    // sessions that wait after an error
 	Failed   int    // sessions left alone after a final error
 	// Swept is when the last complete sweep ended, zero before the first.

@@ -468,6 +468,7 @@ func TestConfig(t *testing.T) {
 		"no position":       func(c *follow.Config) { c.Position = nil },
 		"negative sweep":    func(c *follow.Config) { c.Sweep = -1 },
 		"too few sessions":  func(c *follow.Config) { c.Workers, c.MaxSessions = 4, 3 },
+		"negative recheck":  func(c *follow.Config) { c.Recheck = -1 },
 		"retry upside down": func(c *follow.Config) { c.RetryMin, c.RetryMax = 2, 1 },
 	} {
 		cfg := w.config()

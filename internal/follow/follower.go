@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math/rand/v2"
 	"sync"
 	"time"
 
@@ -24,8 +25,11 @@ type Follower struct {
 	stopped  bool
 	sessions map[events.ID]*session
 	queue    []*session // to be visited, in order
+	audits   []*session // to be opened though they are at rest, in order; behind the queue
+	auditing int        // workers that do so
 	open     *list.List // of the sessions that have a handler, the one used last in front
 	sweep    uint64     // the number of the current sweep
+	share    float64    // of the sessions at rest that the current sweep opens anew
 	swept    time.Time
 	sweepErr error
 }
@@ -40,13 +44,19 @@ type session struct {
 	seen     uint64 // the last sweep that has seen it
 	queued   bool
 	visiting bool
-	failed   bool // left alone until target grows
+	failed   bool // left alone until its log changes
+	broken   bool // the handler knows that the log cannot be read on
+	due      bool // to be opened though it is at rest
+	waits    bool // in Follower.audits
+	anew     bool // the handler was opened since the session became due
 	failures int  // in a row
 	retry    *time.Timer
 	place    *list.Element // in Follower.open
 	gaps     uint64        // how many messages were missing when a sweep last looked
 
 	asked   uint64 // target when the visit began
+	audit   bool   // the visit opens the session even when it is at rest
+	counted bool   // in Follower.auditing
 	last    uint64 // the end of the log that failed
 	log     eventlog.Log
 	handler Handler
@@ -99,9 +109,12 @@ func (f *Follower) Status() Status {
 	defer f.mu.Unlock()
 	st := Status{Sessions: len(f.sessions), Open: f.open.Len(), Swept: f.swept, SweepErr: f.sweepErr}
 	for _, s := range f.sessions {
-		if s.target > s.done {
+		if s.target > s.done && !s.broken {
 			st.Behind++
 			st.Lag += s.target - s.done
+		}
+		if s.due && !s.failed {
+			st.Due++
 		}
 		if s.retry != nil {
 			st.Retrying++
@@ -141,7 +154,7 @@ func (f *Follower) Notify(id events.ID, last uint64) {
 func (f *Follower) session(id events.ID) *session {
 	s, ok := f.sessions[id]
 	if !ok {
-		s = &session{id: id, seen: f.sweep}
+		s = &session{id: id, seen: f.sweep, due: f.cfg.Audit}
 		f.sessions[id] = s
 	}
 	return s
@@ -153,7 +166,7 @@ func (f *Follower) grown(s *session, last uint64) {
 		return
 	}
 	s.target = last
-	s.failed = false
+	s.failed, s.broken = false, false
 	if s.retry == nil { // a session that failed waits for its turn
 		f.enqueue(s)
 	}
@@ -170,9 +183,25 @@ func (f *Follower) enqueue(s *session) {
 	f.work.Signal()
 }
 
+// enqueueAudit has a session that is due opened when nothing else is to do. The lock is held.
+func (f *Follower) enqueueAudit(s *session) {
+	if !s.due || s.waits || s.failed || s.queued || s.visiting || s.retry != nil || f.stopped {
+		return // in the last cases it is looked at again when the visit ends
+	}
+	s.waits = true
+	f.audits = append(f.audits, s)
+	f.work.Signal()
+}
+
 // sweepAll looks at all sessions again and again.
 func (f *Follower) sweepAll(ctx context.Context) {
+	began := time.Now()
 	for {
+		last := began
+		began = time.Now()
+		if f.cfg.Recheck > 0 {
+			f.share = float64(began.Sub(last)) / float64(f.cfg.Recheck)
+		}
 		err := f.sweepOnce(ctx)
 		if ctx.Err() != nil {
 			return
@@ -228,8 +257,11 @@ func (f *Follower) sweepOnce(ctx context.Context) error {
 // compare decides whether a session that a sweep found needs a visit. The lock is held.
 func (f *Follower) compare(s *session, info eventlog.Info) {
 	gaps := info.Last - min(info.Messages, info.Last)
+	if s.failed && info.Last == s.last && gaps == s.gaps {
+		return
+	}
 	if info.Last < s.done || gaps != s.gaps {
-		s.suspect, s.failed = true, false
+		s.suspect, s.failed, s.broken = true, false, false
 		s.gaps = gaps
 		if s.retry == nil {
 			f.enqueue(s)
@@ -241,6 +273,10 @@ func (f *Follower) compare(s *session, info eventlog.Info) {
 		return
 	}
 	f.grown(s, info.Last)
+	if s.known && !s.due && !s.failed && s.target <= s.done && rand.Float64() < f.share {
+		s.due, s.anew = true, false
+		f.enqueueAudit(s)
+	}
 }
 
 // unhandled visits a session of which nothing is known, though its log is empty: it may not have been. The lock is held.
@@ -254,7 +290,7 @@ func (f *Follower) unhandled(s *session) {
 func (f *Follower) forget(s *session) {
 	s.stopRetry()
 	f.close(s)
-	s.queued = false // a worker that finds it in the queue passes over it
+	s.queued, s.due = false, false // a worker that finds it in a queue passes over it
 	delete(f.sessions, s.id)
 }
 
@@ -263,7 +299,7 @@ func (f *Follower) close(s *session) {
 	if c, ok := s.handler.(interface{ Close() }); ok {
 		c.Close()
 	}
-	s.handler, s.log = nil, nil
+	s.handler, s.log, s.anew = nil, nil, false
 	if s.place != nil {
 		f.open.Remove(s.place)
 		s.place = nil

@@ -25,21 +25,31 @@ func (f *Follower) visitAll(ctx context.Context) {
 	}
 }
 
-// take returns the next session of the queue, nil when the follower has stopped.
+// take returns the next session to visit, nil when the follower has stopped.
 func (f *Follower) take() *session {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for {
-		for len(f.queue) == 0 && !f.stopped {
-			f.work.Wait()
-		}
-		if f.stopped {
+		var s *session
+		switch {
+		case f.stopped:
 			return nil
-		}
-		s := f.queue[0]
-		f.queue[0] = nil
-		f.queue = f.queue[1:]
-		if !s.queued { // forgotten meanwhile
+		case len(f.queue) > 0:
+			s, f.queue = pop(f.queue)
+			if !s.queued { // forgotten meanwhile
+				continue
+			}
+			s.audit = s.due && s.failures > 0 // it is tried again
+		case len(f.audits) > 0 && f.auditing < max(f.cfg.Workers-1, 1): // one is there for sessions that grow
+			s, f.audits = pop(f.audits)
+			s.waits = false
+			if !s.due || s.failed || s.visiting || s.retry != nil { // forgotten, or looked at again when the visit ends
+				continue
+			}
+			s.audit, s.counted = true, true
+			f.auditing++
+		default:
+			f.work.Wait()
 			continue
 		}
 		s.queued, s.visiting, s.asked = false, true, s.target
@@ -48,6 +58,12 @@ func (f *Follower) take() *session {
 		}
 		return s
 	}
+}
+
+// pop takes the first session off a queue.
+func pop(queue []*session) (first *session, rest []*session) {
+	first, queue[0] = queue[0], nil
+	return first, queue[1:]
 }
 
 // visit brings the session's handler up to date.
@@ -100,7 +116,7 @@ func (f *Follower) broken(ctx context.Context, s *session, cause error) error {
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	s.done = s.next - 1
+	s.done, s.broken = s.next-1, true
 	return fmt.Errorf("%w: %w", ErrFinal, cause)
 }
 
@@ -117,6 +133,14 @@ func (f *Follower) lastOf(ctx context.Context, s *session) uint64 {
 // prepare makes sure that the session has a handler. idle says that there is nothing to do. A suspect session may be
 // shorter than what was handled; whole says that no messages are missing in it.
 func (f *Follower) prepare(ctx context.Context, s *session, suspect, whole bool) (idle bool, err error) {
+	f.mu.Lock()
+	if s.audit && !s.anew {
+		f.close(s)
+	}
+	if suspect {
+		s.log = nil // what stands behind the name may be another
+	}
+	f.mu.Unlock()
 	if s.log == nil {
 		if s.log, err = f.cfg.Store.Open(ctx, s.id); err != nil {
 			return false, err
@@ -138,7 +162,7 @@ func (f *Follower) prepare(ctx context.Context, s *session, suspect, whole bool)
 		s.done, s.known = position, true
 		f.mu.Unlock()
 	}
-	if last == s.done && whole {
+	if last == s.done && whole && !s.audit {
 		return true, nil
 	}
 	if s.handler != nil {
@@ -159,9 +183,9 @@ func (f *Follower) openHandler(ctx context.Context, s *session, last uint64) err
 	if err != nil {
 		return fmt.Errorf("open at event %d: %w", last, err)
 	}
-	s.handler, s.next = h, max(from, 1)
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	s.handler, s.next, s.anew = h, max(from, 1), true
 	s.place = f.open.PushFront(s)
 	for e := f.open.Back(); e != nil && f.open.Len() > f.cfg.MaxSessions; {
 		old := e.Value.(*session)
@@ -178,6 +202,11 @@ func (f *Follower) leave(ctx context.Context, s *session, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	s.visiting = false
+	if s.counted {
+		s.counted = false
+		f.auditing--
+		f.work.Signal()
+	}
 	switch {
 	case ctx.Err() != nil || f.stopped:
 	case err == nil:
@@ -204,11 +233,19 @@ func (f *Follower) leave(ctx context.Context, s *session, err error) {
 
 // settle ends a visit that went well. The lock is held.
 func (f *Follower) settle(s *session) {
+	s.broken = false
+	if s.anew {
+		s.due = false
+	}
 	if s.suspect || s.target > s.done && s.target > s.asked {
 		f.enqueue(s)
 		return
 	}
 	s.target = s.done // a hint that promised more was wrong
+	if s.audit && s.place != nil {
+		f.open.MoveToBack(s.place) // it is at rest
+	}
+	f.enqueueAudit(s)
 }
 
 // resume ends a visit after which the session is left alone, unless it has changed meanwhile. The lock is held.

@@ -20,6 +20,7 @@ type VerifierFlags struct {
 	Trusted   []string
 	ColdShare float64
 	Sweep     time.Duration
+	Recheck   time.Duration
 }
 
 // NewVerifier returns a verifier over a connected client.
@@ -28,9 +29,15 @@ func NewVerifier(client *jetstream.Client, f *VerifierFlags, reg prometheus.Regi
 	if err != nil {
 		return nil, err
 	}
+	for _, key := range f.Trusted {
+		if err := verify.CheckPublic(key); err != nil {
+			return nil, fmt.Errorf("--trust: %w", err)
+		}
+	}
 	return verify.New(verify.Config{
 		Store: client.Logs(), Objects: client.Objects(), Verdicts: client.Verdicts(), Key: key, Registry: reg, Trusted: f.Trusted,
-		Hints: follow.Hints(client.Hints()), Alive: client.Healthy, ColdShare: f.ColdShare, Sweep: f.Sweep, Log: log,
+		Hints: follow.Hints(client.Hints()), Alive: client.Healthy, ColdShare: f.ColdShare, Sweep: f.Sweep,
+		Recheck: f.Recheck, Log: log,
 	})
 }
 
@@ -47,6 +54,9 @@ func Verifier() *cobra.Command {
 				if v.ColdShare < 0 || v.ColdShare > 1 {
 					return nil, fmt.Errorf("--cold-share %v: want a share from 0 to 1", v.ColdShare)
 				}
+				if v.Recheck < 0 {
+					return nil, fmt.Errorf("--recheck %v: want a time, or 0 for never", v.Recheck)
+				}
 				return NewVerifier(client, &v, reg, log)
 			})
 		},
@@ -57,5 +67,6 @@ func Verifier() *cobra.Command {
 	f.StringArrayVar(&v.Trusted, "trust", nil, "public key of another verifier whose verdicts are taken for done; may be repeated")
 	f.Float64Var(&v.ColdShare, "cold-share", 0.01, "share of turn ends at which the whole session is checked anew from its first event")
 	f.DurationVar(&v.Sweep, "sweep", 30*time.Second, "time between looks at all sessions")
+	f.DurationVar(&v.Recheck, "recheck", time.Hour, "average time after which the log of a session at rest is compared again with what was signed; 0: only after a start")
 	return cmd
 }

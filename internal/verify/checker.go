@@ -101,18 +101,18 @@ func (c *Checker) Apply(ctx context.Context, m eventlog.Message) (*Verdict, erro
 		return c.breakAt(&m, result, rule, err.Error()), nil
 	}
 	c.seq = m.Seq
-	c.chain, _ = e.Hash()
+	c.chain, _ = e.Hash() // a decoded event has one
 	switch b := e.Body.(type) {
 	case *events.LLMStream:
 		if m.Seq <= c.cfg.Quiet {
 			return nil, nil
 		}
-		return c.start(ctx, &m, b)
+		return c.start(ctx, c.verdict(&m, KindRequest, c.chain), b)
 	case *events.TurnEnd, *events.SessionClosed:
 		if m.Seq <= c.cfg.Quiet {
 			return nil, nil
 		}
-		v := c.verdict(&m, KindHead)
+		v := c.verdict(&m, KindHead, c.chain)
 		v.Result = Match
 		return &v, nil
 	}
@@ -155,9 +155,9 @@ func foldFault(err error) (Result, string) {
 	return InvalidLog, string(broken.Rule)
 }
 
-// verdict returns a verdict on the message without a result.
-func (c *Checker) verdict(m *eventlog.Message, kind Kind) Verdict {
-	v := Verdict{Kind: kind, Session: c.cfg.Session, Seq: max(m.Seq, 1), Chain: events.HashPayload(m.Payload)}
+// verdict returns a verdict without a result on the message, whose payload hashes to chain.
+func (c *Checker) verdict(m *eventlog.Message, kind Kind, chain events.Hash) Verdict {
+	v := Verdict{Kind: kind, Session: c.cfg.Session, Seq: max(m.Seq, 1), Chain: chain}
 	if m.ID.Valid() {
 		v.Event = m.ID
 	}
@@ -166,7 +166,7 @@ func (c *Checker) verdict(m *eventlog.Message, kind Kind) Verdict {
 
 // breakAt records that the message breaks the log.
 func (c *Checker) breakAt(m *eventlog.Message, result Result, rule, reason string) *Verdict {
-	v := c.verdict(m, KindLog)
+	v := c.verdict(m, KindLog, events.HashPayload(m.Payload))
 	if m.Type == events.TypeLLMStream {
 		v.Kind = KindRequest
 		describe(&v, m.Payload)
@@ -186,7 +186,7 @@ func (c *Checker) behind(m *eventlog.Message) *Verdict {
 	if m.Type != events.TypeLLMStream {
 		return nil
 	}
-	v := c.verdict(m, KindRequest)
+	v := c.verdict(m, KindRequest, c.chain)
 	describe(&v, m.Payload)
 	v.Result, v.Rule = c.broken.Result, RuleEarlier
 	v.Reason = clean(fmt.Sprintf("the log broke at event %d, rule %q", c.broken.Seq, c.broken.Rule), maxReason)

@@ -262,11 +262,11 @@ func TestPriorVerdicts(t *testing.T) {
 	key, other := newKey(t), newKey(t)
 	signed := r.signed(t, key)
 	good := r.check(t, r.messages, func(c *verify.LogCheck) { c.Prior, c.Trusted = signed, []string{key.Public()} })
-	if !good.AllMatch() || good.Confirmed != len(signed) || good.Ignored != 0 {
+	if !good.AllMatch() || good.Confirmed != len(signed) || good.Ignored != 0 || len(good.Silent) != 0 {
 		t.Errorf("%+v", good)
 	}
 	ignored := r.check(t, r.messages, func(c *verify.LogCheck) { c.Prior, c.Trusted = signed, []string{other.Public()} })
-	if !ignored.AllMatch() || ignored.Confirmed != 0 || ignored.Ignored != len(signed) {
+	if !ignored.AllMatch() || ignored.Confirmed != 0 || ignored.Ignored != len(signed) || !slices.Equal(ignored.Silent, []string{other.Public()}) {
 		t.Errorf("%+v", ignored)
 	}
 	signed[0].Chain[0] ^= 1

@@ -53,7 +53,7 @@ func (h *handler) check(ctx context.Context, m eventlog.Message) (*Verdict, erro
 	broken, isBroken := h.checker.Broken()
 	switch {
 	case isBroken && !wasBroken && m.Seq <= signed.Seq:
-		if signed.Result == InvalidLog { // it was known
+		if signed.Result == InvalidLog && broken.Result == InvalidLog { // it was known
 			return nil, nil
 		}
 		return h.changed(fmt.Sprintf("event %d, which had been checked, breaks the log now: %s", m.Seq, broken.Reason)), nil

@@ -2,6 +2,7 @@ package verify
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/hex"
 	"errors"
 	"fmt"
@@ -75,15 +76,41 @@ func makeSeedFile(path string) (seed []byte, err error) {
 	}
 	f, err := os.CreateTemp(filepath.Dir(path), ".seed-*") // mode 0600
 	if err != nil {
-		return nil, err
+		return nil, notMade(path, err)
 	}
 	defer os.Remove(f.Name()) //nolint:errcheck // it may be gone
 	_, err = f.Write(append(bytes.Clone(seed), '\n'))
-	err = errors.Join(err, f.Sync(), f.Close())
-	if err != nil {
-		return nil, err
+	err = cmp.Or(err, f.Sync(), f.Close())
+	if err == nil {
+		err = os.Link(f.Name(), path)
 	}
-	return seed, os.Link(f.Name(), path)
+	if err != nil {
+		return nil, notMade(path, err)
+	}
+	return seed, nil
+}
+
+// notMade says of the key's file what went wrong with the one that would have become it.
+func notMade(path string, err error) error {
+	if e, ok := errors.AsType[*fs.PathError](err); ok {
+		err = e.Err
+	} else if e, ok := errors.AsType[*os.LinkError](err); ok {
+		err = e.Err
+	}
+	return &fs.PathError{Op: "make", Path: path, Err: err}
+}
+
+// CheckPublic reports whether s is the public key of a verifier, as [Key.Public] returns it: that of a signing nkey of any
+// kind. The error wraps [ErrKey].
+func CheckPublic(s string) error {
+	if _, _, err := nkeys.DecodeSeed([]byte(s)); err == nil {
+		return fmt.Errorf("%w: that is a seed, which is secret: give the public key", ErrKey)
+	}
+	const length = 56 // the decoder passes over line ends
+	if len(s) != length || !nkeys.IsValidPublicKey(s) || nkeys.IsValidPublicCurveKey(s) {
+		return fmt.Errorf("%w: %q is no public key of a signing nkey: want %d characters of A-Z and 2-7, such as U...", ErrKey, clean(s, maxName), length)
+	}
+	return nil
 }
 
 // Public returns the public key, which names the verifier.

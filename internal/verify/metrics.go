@@ -48,6 +48,8 @@ func newMetrics(registry prometheus.Registerer, v *Verifier) (*metrics, error) {
 			func() float64 { return float64(v.Status().Sessions) }),
 		gauge("refold_verifier_lag_events", "Events that this verifier knows of and has not checked yet.",
 			func() float64 { return float64(v.Status().Lag) }),
+		gauge("refold_verifier_due_sessions", "Sessions at rest whose log is still to be compared with what was signed.",
+			func() float64 { return float64(v.Status().Due) }),
 		gauge("refold_verifier_failed_sessions", "Sessions left alone after an error that trying again does not cure.",
 			func() float64 { return float64(v.Status().Failed) }),
 		gauge("refold_verifier_could_not_check", "Sessions whose next request cannot be checked now; they are tried again.",

@@ -7,15 +7,13 @@ import (
 	"fmt"
 
 	"github.com/refold-dev/refold/pkg/codec"
-	"github.com/refold-dev/refold/pkg/eventlog"
 	"github.com/refold-dev/refold/pkg/events"
 	"github.com/refold-dev/refold/pkg/fold"
 	"github.com/refold-dev/refold/pkg/objects"
 )
 
-// start judges the request of a message that was just folded. The event itself changes nothing that its body depends on.
-func (c *Checker) start(ctx context.Context, m *eventlog.Message, b *events.LLMStream) (*Verdict, error) {
-	v := c.verdict(m, KindRequest)
+// start judges the request of a message that was just folded; v is the verdict without a result. The event itself changes nothing that its body depends on.
+func (c *Checker) start(ctx context.Context, v Verdict, b *events.LLMStream) (*Verdict, error) {
 	describeStream(&v, b)
 	request, err := c.state.Request()
 	if err != nil { // the fold has seen a header, or it would have refused the event

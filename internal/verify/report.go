@@ -35,9 +35,10 @@ type Report struct {
 	Last      uint64    // the last event read
 	Verdicts  []Verdict // unsigned: every request, every head, every finding about the log, in the order they were made
 	Requests  int
-	Matches   int // of the requests
-	Confirmed int // signed verdicts that the log agrees with
-	Ignored   int // signed verdicts of verifiers that are not trusted
+	Matches   int      // of the requests
+	Confirmed int      // signed verdicts that the log agrees with
+	Ignored   int      // signed verdicts of verifiers that are not trusted
+	Silent    []string // trusted keys that signed nothing about the session, in the order of LogCheck.Trusted
 }
 
 // AllMatch reports whether every request matches and nothing else was found.
@@ -80,6 +81,7 @@ type walk struct {
 
 // sortPrior keeps the verdicts that count.
 func (w *walk) sortPrior() {
+	silent := slices.Clone(w.check.Trusted)
 	for i := range w.check.Prior {
 		p := w.check.Prior[i]
 		if len(w.check.Trusted) > 0 && !slices.Contains(w.check.Trusted, p.Verifier) {
@@ -94,10 +96,12 @@ func (w *walk) sortPrior() {
 			w.log(max(p.Seq, 1), CouldNotCheck, RuleSignature, fmt.Sprintf("the verdict is about session %s", p.Session))
 			continue
 		}
+		silent = slices.DeleteFunc(silent, func(key string) bool { return key == p.Verifier })
 		if p.Chain != (events.Hash{}) && p.Result != BrokenChain {
 			w.prior = append(w.prior, p)
 		}
 	}
+	w.report.Silent = silent
 	slices.SortStableFunc(w.prior, func(a, b Verdict) int { return cmp.Compare(a.Seq, b.Seq) })
 }
 

@@ -32,7 +32,13 @@ type bench struct {
 
 func newBench(t testing.TB) *bench {
 	t.Helper()
-	server, err := embedded.Start(embedded.Options{StoreDir: t.TempDir()})
+	return benchAt(t, t.TempDir())
+}
+
+// benchAt returns a server that keeps its files in dir.
+func benchAt(t testing.TB, dir string) *bench {
+	t.Helper()
+	server, err := embedded.Start(embedded.Options{StoreDir: dir})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -378,25 +384,7 @@ func TestChangedLogs(t *testing.T) {
 	for name, change := range map[string]func(*foldtest.Log) *foldtest.Log{
 		"cut off": func(l *foldtest.Log) *foldtest.Log { return l.Prefix(len(l.Events) - 4) },
 		"rewritten to fit": func(l *foldtest.Log) *foldtest.Log {
-			m := mutation{messages: recordLog("", l).messages, relinked: true, relink: 2}
-			first, err := events.Decode(m.messages[2].Payload)
-			if err != nil {
-				t.Fatal(err)
-			}
-			first.Time++
-			if m.messages[2].Payload, err = events.Encode(&first); err != nil {
-				t.Fatal(err)
-			}
-			m.link()
-			changed := &foldtest.Log{State: l.State, Objects: l.Objects}
-			for _, msg := range m.messages {
-				e, err := events.Decode(msg.Payload)
-				if err != nil {
-					t.Fatal(err)
-				}
-				changed.Events, changed.Payloads = append(changed.Events, e), append(changed.Payloads, msg.Payload)
-			}
-			// It grows, so that the verifier looks at it at all.
+			changed := later(t, l, true)
 			longer := changed.Prefix(len(changed.Events))
 			longer.Body = nil
 			longer.TurnStart()

@@ -18,9 +18,10 @@ const MaxVerdictBytes = 16 << 10
 
 // Sentinels of verdicts.
 var (
-	// ErrVerdict: the bytes are no verdict in canonical form, or its fields do not fit together. Final.
+	// ErrVerdict means that the bytes are no verdict in canonical form, or its fields do not fit together. Final.
 	ErrVerdict = errors.New("invalid verdict")
-	// ErrSignature: a verdict's signature is not its verifier's, or is absent. Whoever wrote it is not to be believed.
+	// ErrSignature means that a verdict's signature is not its verifier's, or is absent. Whoever wrote it is not to be
+	// believed.
 	ErrSignature = errors.New("verdict signature does not verify")
 )
 

@@ -2,7 +2,10 @@ package verify_test
 
 import (
 	"bytes"
+	"encoding/base32"
+	"encoding/binary"
 	"errors"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -230,6 +233,57 @@ func FuzzDecodeVerdict(f *testing.F) {
 	})
 }
 
+func TestCheckPublic(t *testing.T) {
+	key := newKey(t).Public()
+	account, err := nkeys.CreateAccount()
+	if err != nil {
+		t.Fatal(err)
+	}
+	ofAccount, err := account.PublicKey()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, good := range []string{key, ofAccount} {
+		if err := verify.CheckPublic(good); err != nil {
+			t.Error(err)
+		}
+	}
+	exchange, err := nkeys.CreateCurveKeys()
+	if err != nil {
+		t.Fatal(err)
+	}
+	curve, err := exchange.PublicKey()
+	if err != nil {
+		t.Fatal(err)
+	}
+	changed := []byte(key)
+	changed[20] ^= 'A' ^ 'B'
+	for _, bad := range []string{"", "U", key[:55], key + "A", key + "\n", " " + key, strings.ToLower(key), string(changed), curve, goldenSeed(t)} {
+		if err := verify.CheckPublic(bad); !errors.Is(err, verify.ErrKey) || strings.Contains(err.Error(), "\n") {
+			t.Errorf("%q: %v", bad, err)
+		}
+	}
+	if err := verify.CheckPublic(goldenSeed(t)); strings.Contains(err.Error(), goldenSeed(t)) {
+		t.Error("the error shows the seed")
+	}
+	// As docs/format/verdicts.md says.
+	raw, err := base32.StdEncoding.WithPadding(base32.NoPadding).DecodeString(key)
+	if err != nil || len(key) != 56 || len(raw) != 35 || raw[0] != 0xA0 {
+		t.Fatalf("%q: %x, %v", key, raw, err)
+	}
+	crc := uint16(0)
+	for _, b := range raw[:33] {
+		crc ^= uint16(b) << 8
+		for range 8 {
+			top := crc >> 15
+			crc = crc<<1 ^ top*0x1021
+		}
+	}
+	if binary.LittleEndian.Uint16(raw[33:]) != crc {
+		t.Errorf("checksum %x, want %04x low byte first", raw[33:], crc)
+	}
+}
+
 func TestKeyFile(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "verifier.seed")
@@ -272,7 +326,8 @@ func TestKeyFile(t *testing.T) {
 			t.Errorf("%s: the file was changed", name)
 		}
 	}
-	if _, err := verify.LoadKey(filepath.Join(dir, "no", "such", "place")); !errors.Is(err, verify.ErrKey) {
+	nowhere := filepath.Join(dir, "no", "such", "place")
+	if _, err := verify.LoadKey(nowhere); !errors.Is(err, verify.ErrKey) || !errors.Is(err, fs.ErrNotExist) || !strings.Contains(err.Error(), nowhere+":") {
 		t.Errorf("no directory: %v", err)
 	}
 	if _, err := verify.LoadKey(dir); !errors.Is(err, verify.ErrKey) {

@@ -46,6 +46,9 @@ type Config struct {
 
 	// ColdShare is the share, in [0,1], of turn ends at which the whole session is checked anew from its first event.
 	ColdShare float64
+	// Recheck is the time after which, on the average, the log of a session at rest is folded anew and compared with what
+	// was signed, as it always is after a start. 0: only then.
+	Recheck time.Duration
 	// Sweep, Workers, MaxSessions, RetryMin and RetryMax are as in [follow.Config].
 	Sweep              time.Duration
 	Workers            int
@@ -106,8 +109,8 @@ func New(cfg Config) (*Verifier, error) {
 	var err error
 	v.follower, err = follow.New(follow.Config{
 		Store: cfg.Store, Open: v.open, Position: v.position, Hints: cfg.Hints, Partition: cfg.Partition,
-		Sweep: cfg.Sweep, Workers: cfg.Workers, MaxSessions: cfg.MaxSessions, RetryMin: cfg.RetryMin, RetryMax: cfg.RetryMax,
-		Log: cfg.Log,
+		Audit: true, Recheck: cfg.Recheck, Sweep: cfg.Sweep, Workers: cfg.Workers, MaxSessions: cfg.MaxSessions,
+		RetryMin: cfg.RetryMin, RetryMax: cfg.RetryMax, Log: cfg.Log,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("verifier: %w", err)

@@ -405,6 +405,12 @@ func TestParseRefuses(t *testing.T) {
 			t.Errorf("ParseTools(%q) = %v, %v", s, got, err)
 		}
 	}
+	twice := `{"name":"a","description":"","parameters":{ }}`
+	for s, want := range map[string]int{`[]`: 0, `[` + twice + `,` + twice + `]`: 2} {
+		if got, err := events.ParseTools([]byte(s)); err != nil || len(got) != want {
+			t.Errorf("ParseTools(%q) = %v, %v", s, got, err)
+		}
+	}
 	if _, err := events.AppendTools(nil, []events.Tool{{Name: "a", Parameters: "{"}}); !errors.Is(err, events.ErrInvalid) {
 		t.Errorf("AppendTools: %v", err)
 	}
