@@ -46,8 +46,14 @@ func TestOptionsOfBytes(t *testing.T) {
 
 func TestOptionsChanged(t *testing.T) {
 	for _, args := range [][]string{
-		{"--provider", "p"}, {"--model", "m"}, {"--effort", "low"}, {"--system", "s"}, {"--max-tokens", "1"}, {"--temperature", "0"},
-		{"--stop", "s"}, {"--tools", "a,b"},
+		{"--provider", "p"},
+		{"--model", "m"},
+		{"--effort", "low"},
+		{"--system", "s"},
+		{"--max-tokens", "1"},
+		{"--temperature", "0"},
+		{"--stop", "s"},
+		{"--tools", "a,b"},
 	} {
 		if _, err := parseOptions(t, args...); err != nil {
 			t.Errorf("%q: %v", args, err)

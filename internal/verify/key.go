@@ -108,7 +108,7 @@ func CheckPublic(s string) error {
 	}
 	const length = 56 // the decoder passes over line ends
 	if len(s) != length || !nkeys.IsValidPublicKey(s) || nkeys.IsValidPublicCurveKey(s) {
-		return fmt.Errorf("%w: %q is no public key of a signing nkey: want %d characters of A-Z and 2-7, such as U...", ErrKey, clean(s, maxName), length)
+		return fmt.Errorf("%w: %q is no public key of a signing nkey: want %d characters of A-Z and 2-7", ErrKey, clean(s, maxName), length)
 	}
 	return nil
 }

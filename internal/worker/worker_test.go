@@ -9,7 +9,6 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -120,13 +119,10 @@ func (f *fleet) start(name string) *member {
 	ctx, cancel := context.WithCancel(f.t.Context())
 	m := &member{client: client, stop: cancel, done: make(chan error, 1)}
 	go func() { m.done <- w.Run(ctx) }()
-	var once sync.Once
 	f.t.Cleanup(func() {
-		once.Do(func() {
-			cancel()
-			<-m.done // one that was cut off says so
-			client.Close()
-		})
+		cancel()
+		_ = <-m.done // one that was cut off says so
+		client.Close()
 	})
 	return m
 }
