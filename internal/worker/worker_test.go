@@ -121,7 +121,9 @@ func (f *fleet) start(name string) *member {
 	go func() { m.done <- w.Run(ctx) }()
 	f.t.Cleanup(func() {
 		cancel()
-		_ = <-m.done // one that was cut off says so
+		if err := <-m.done; err != nil { // one that was cut off
+			f.t.Logf("worker %s: %v", name, err)
+		}
 		client.Close()
 	})
 	return m
