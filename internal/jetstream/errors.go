@@ -80,8 +80,9 @@ func mapped(err error) error {
 		return fmt.Errorf("%w: no connection to the server: check that it is up", eventlog.ErrUnavailable)
 	case errors.Is(err, errNoAnswer), errors.Is(err, nats.ErrTimeout):
 		return fmt.Errorf("%w: %w: check that the server is up and not overloaded", eventlog.ErrUnavailable, errNoAnswer)
-	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
-		return fmt.Errorf("%w: %w", eventlog.ErrUnavailable, err)
+	case errors.Is(err, context.DeadlineExceeded): // a server whose disk is full says nothing at all
+		return fmt.Errorf("%w: no answer in time: check that the server is up, and in its log that its disk is not full: %w",
+			eventlog.ErrUnavailable, err)
 	case errors.Is(err, eventlog.ErrUnavailable), errors.Is(err, eventlog.ErrNotFound):
 		return err
 	}
