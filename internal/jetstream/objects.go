@@ -365,13 +365,14 @@ func (o *Objects) read(ctx context.Context, subject string, check func(msg []byt
 	return true, nil
 }
 
-// last returns the last message on subject, from the leader if no other replica has one.
+// last returns the last message on subject, from the leader if no other replica has one, or none answers yet: in a
+// cluster the servers learn only a moment after a stream was made that its replicas answer.
 func (o *Objects) last(ctx context.Context, subject string) (storedMessage, error) {
 	msg, err := o.lastDirect(ctx, subject)
-	if err != nil || msg.seq > 0 {
-		return msg, err
+	if err == nil && msg.seq == 0 || errors.Is(err, nats.ErrNoResponders) {
+		return o.lastAtLeader(ctx, subject)
 	}
-	return o.lastAtLeader(ctx, subject)
+	return msg, err
 }
 
 // storedMessage is a message of the stream; sequence 0 means that there is none.

@@ -148,6 +148,13 @@ func (s *Service) Run(ctx context.Context, name string, build func(context.Conte
 	if err != nil {
 		return err
 	}
+	if err := s.run(ctx, name, log, build); err != nil && ctx.Err() == nil {
+		return err
+	}
+	return nil // told to stop, perhaps in the middle of the start, it has done what it was told
+}
+
+func (s *Service) run(ctx context.Context, name string, log *slog.Logger, build func(context.Context, *jetstream.Client, *prometheus.Registry, *slog.Logger) (Runner, error)) error {
 	client, err := s.Connect(ctx, name)
 	if err != nil {
 		return err

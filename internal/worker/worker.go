@@ -62,9 +62,16 @@ func New(cfg Config, s Service) (*Worker, error) {
 // Run works until ctx ends or the inbox is lost, and returns when everything that it started has stopped. Sessions are
 // left as they are: their logs say where the next worker goes on. After ctx ended the error is nil.
 func (w *Worker) Run(ctx context.Context) error {
+	if err := w.run(ctx); err != nil && ctx.Err() == nil {
+		return fmt.Errorf("worker %s: %w", w.cfg.Name, err)
+	}
+	return nil
+}
+
+func (w *Worker) run(ctx context.Context) error {
 	deliveries, err := w.client.Inbox().Subscribe(ctx, 1)
 	if err != nil {
-		return fmt.Errorf("worker %s: %w", w.cfg.Name, err)
+		return err
 	}
 	defer deliveries.Stop()
 	group, ctx := errgroup.WithContext(ctx)
@@ -87,10 +94,7 @@ func (w *Worker) Run(ctx context.Context) error {
 			w.wake(ctx, d.Session, d)
 		}
 	})
-	if err := group.Wait(); err != nil && !errors.Is(err, context.Canceled) {
-		return fmt.Errorf("worker %s: %w", w.cfg.Name, err)
-	}
-	return nil
+	return group.Wait()
 }
 
 // wake hands a delivery, nil for none, to the session's goroutine and starts it when there is none.
