@@ -33,6 +33,7 @@ func (l *Logs) Sessions(ctx context.Context) iter.Seq2[eventlog.Info, error] {
 		var (
 			offset int
 			last   string // the name of the stream returned last
+			asked  int    // how many streams were asked for one by one
 		)
 		for {
 			page, err := l.client.listPage(ctx, offset)
@@ -49,7 +50,7 @@ func (l *Logs) Sessions(ctx context.Context) iter.Seq2[eventlog.Info, error] {
 					continue
 				}
 				last = s.name
-				if id, ok := strings.CutPrefix(s.name, sessionStreamPrefix); ok && events.ID(id).Valid() && !yield(s.info(events.ID(id))) {
+				if id, ok := strings.CutPrefix(s.name, sessionStreamPrefix); ok && events.ID(id).Valid() && !yield(l.info(ctx, &s, events.ID(id), &asked)) {
 					return
 				}
 			}
@@ -66,9 +67,20 @@ func (l *Logs) Sessions(ctx context.Context) iter.Seq2[eventlog.Info, error] {
 	}
 }
 
-func (s *listedStream) info(id events.ID) (eventlog.Info, error) {
+// askMissing is how many streams of one listing are asked for one by one, because their servers did not answer the
+// listing in time: right after a stream was made in a cluster, they may not.
+const askMissing = 32
+
+func (l *Logs) info(ctx context.Context, s *listedStream, id events.ID, asked *int) (eventlog.Info, error) {
 	if s.missing {
-		return eventlog.Info{ID: id}, fmt.Errorf("list sessions: session %s: %w: its stream's servers do not answer", id, eventlog.ErrUnavailable)
+		err := errNoAnswer
+		if *asked < askMissing {
+			*asked++
+			s.state, err = l.client.state(ctx, s.name)
+		}
+		if err != nil {
+			return eventlog.Info{ID: id}, fmt.Errorf("list sessions: session %s: its stream's servers do not answer: %w", id, mapped(err))
+		}
 	}
 	info := eventlog.Info{ID: id, Last: s.state.LastSeq, Messages: s.state.Messages, Bytes: s.state.Bytes}
 	if s.state.LastSeq > 0 {
