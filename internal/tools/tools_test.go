@@ -122,15 +122,15 @@ func TestRefusals(t *testing.T) {
 
 func TestSet(t *testing.T) {
 	_, set := workspace(t)
-	if _, ok := set.Lookup("write"); ok {
+	if _, ok := set.Lookup("run"); ok {
 		t.Error("there is a tool that nobody registered")
 	}
 	if s := set.Schemas([]string{"read", "unknown"}); len(s) != 1 || s[0].Name != "read" {
 		t.Errorf("Schemas(read, unknown) = %v", s)
 	}
 	all := set.Schemas(nil)
-	if len(all) != 2 || all[0].Name != "list" || all[1].Name != "read" {
-		t.Errorf("Schemas() = %v, want list, read", all)
+	if len(all) != 3 || all[0].Name != "list" || all[1].Name != "read" || all[2].Name != "write" {
+		t.Errorf("Schemas() = %v, want list, read, write", all)
 	}
 	for _, s := range all {
 		if err := s.Parameters.Validate(); err != nil {

@@ -4,14 +4,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"path"
 	"slices"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
 
 	"github.com/refold-dev/refold/pkg/events"
 )
@@ -19,10 +20,11 @@ import (
 // The limits of the workspace tools, in bytes and entries.
 const (
 	MaxReadBytes   = 256 << 10
+	MaxImageBytes  = 32 << 20 // of a picture that read shows
 	MaxListEntries = 2000
 )
 
-// Workspace is a directory that tools may look into and not leave, not even through symbolic links.
+// Workspace is a directory that tools may work in and not leave, not even through symbolic links.
 type Workspace struct{ root *os.Root }
 
 // OpenWorkspace opens the directory. The caller closes the workspace when its tools are no longer used.
@@ -38,27 +40,43 @@ func OpenWorkspace(dir string) (*Workspace, error) {
 func (w *Workspace) Close() error { return w.root.Close() }
 
 // Tools returns the workspace's tools.
-func (w *Workspace) Tools() []Tool { return []Tool{&list{w}, &read{w}} }
+func (w *Workspace) Tools() []Tool { return []Tool{&list{w}, &read{w}, &write{w}} }
 
 // arguments decodes a call's argument string strictly; a result that is not nil goes back to the model.
 func arguments(raw string, into any) *Result {
-	if strings.TrimSpace(raw) == "" {
-		raw = "{}" // what models send for a call without arguments
+	raw = orEmpty(raw)
+	if !utf8.ValidString(raw) {
+		raw = shown(standIn(raw)) // lone surrogates as escapes, which [octets] reads
 	}
-	if err := json.Unmarshal([]byte(raw), into, json.RejectUnknownMembers(true)); err != nil {
+	err := json.Unmarshal([]byte(raw), into, json.RejectUnknownMembers(true), jsontext.AllowInvalidUTF8(true))
+	if err != nil {
 		r := Failed(events.ToolBadArguments, "the arguments are not what the schema asks for: %v", err)
 		return &r
 	}
 	return nil
 }
 
+// octets is a string argument as the bytes that [Tool.Run] would answer for it: a lone surrogate that stands for a byte
+// becomes that byte again, so that what read and list showed comes back exactly.
+type octets string
+
+// UnmarshalJSON decodes a string.
+func (o *octets) UnmarshalJSON(literal []byte) error {
+	s, err := events.Unquote(literal)
+	if err != nil {
+		return err
+	}
+	*o = octets(events.BytesFromText(s))
+	return nil
+}
+
 // clean makes a path of the model's relative to the workspace.
-func clean(p string) string {
-	p = strings.TrimLeft(path.Clean("/"+p), "/")
-	if p == "" {
+func clean(p octets) string {
+	name := strings.TrimLeft(path.Clean("/"+string(p)), "/")
+	if name == "" {
 		return "."
 	}
-	return p
+	return name
 }
 
 // pathFailure words an error of the file system for the model, without the workspace's own location.
@@ -66,6 +84,8 @@ func pathFailure(p string, err error) Result {
 	reason := err
 	if pe, ok := errors.AsType[*fs.PathError](err); ok {
 		reason = pe.Err
+	} else if le, ok := errors.AsType[*os.LinkError](err); ok {
+		reason = le.Err
 	}
 	return Failed(events.ToolFailed, "%s: %v", p, reason)
 }
@@ -84,7 +104,7 @@ func (*list) Safety() Safety { return Safety{Parallel: true, ReadOnly: true} }
 
 func (l *list) Run(ctx context.Context, raw string) Result {
 	var args struct {
-		Path string `json:"path"`
+		Path octets `json:"path"`
 	}
 	if r := arguments(raw, &args); r != nil {
 		return *r
@@ -116,57 +136,6 @@ func (l *list) Run(ctx context.Context, raw string) Result {
 			out = fmt.Appendf(out, "\t%d", info.Size())
 		}
 		out = append(out, '\n')
-	}
-	return Result{Output: out}
-}
-
-type read struct{ w *Workspace }
-
-func (*read) Schema() events.Tool {
-	return events.Tool{
-		Name:        "read",
-		Description: fmt.Sprintf("Read a file of the workspace. At most %d bytes a call; use offset to go on.", MaxReadBytes),
-		Parameters:  `{"type":"object","properties":{"path":{"type":"string","description":"File, relative to the workspace."},"offset":{"type":"integer","minimum":0,"description":"First byte to read. Default 0."}},"required":["path"],"additionalProperties":false}`,
-	}
-}
-
-func (*read) Safety() Safety { return Safety{Parallel: true, ReadOnly: true} }
-
-func (r *read) Run(ctx context.Context, raw string) Result {
-	var args struct {
-		Path   string `json:"path"`
-		Offset int64  `json:"offset"`
-	}
-	if res := arguments(raw, &args); res != nil {
-		return *res
-	}
-	if args.Path == "" || args.Offset < 0 {
-		return Failed(events.ToolBadArguments, "path must be given, and offset must not be negative")
-	}
-	name := clean(args.Path)
-	info, err := r.w.root.Stat(name)
-	if err != nil {
-		return pathFailure(name, err)
-	}
-	if !info.Mode().IsRegular() { // opening a pipe or a device could block for ever
-		return Failed(events.ToolFailed, "%s: not a regular file", name)
-	}
-	f, err := r.w.root.Open(name)
-	if err != nil {
-		return pathFailure(name, err)
-	}
-	defer func() { _ = f.Close() }() // only read from
-	buf := make([]byte, MaxReadBytes)
-	n, err := io.ReadFull(io.NewSectionReader(f, args.Offset, MaxReadBytes), buf)
-	if err != nil && !errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF) {
-		return pathFailure(name, err)
-	}
-	if err := ctx.Err(); err != nil {
-		return Failed(events.ToolFailed, "interrupted: %v", err)
-	}
-	out := buf[:n:n]
-	if rest := info.Size() - args.Offset - int64(n); rest > 0 {
-		out = fmt.Appendf(out, "\n[%d more bytes: go on with offset %d]", rest, args.Offset+int64(n))
 	}
 	return Result{Output: out}
 }
