@@ -109,14 +109,20 @@ func (d *deepSeek) Prepare(_ context.Context, proposed events.Config) (*Prepared
 	if c.ReasoningEffort == "" {
 		c.ReasoningEffort, filled.ReasoningEffort = defaultEffort, true
 	}
-	if c.MaxTokens == 0 {
-		c.MaxTokens = model.MaxTokens
-		if c.ReasoningEffort == effortOff && model.MaxTokensOff != 0 {
-			c.MaxTokens = model.MaxTokensOff
-		}
-		filled.MaxTokens = c.MaxTokens != 0
+	maxTokens := model.MaxTokens
+	if c.ReasoningEffort == effortOff && model.MaxTokensOff != 0 {
+		maxTokens = model.MaxTokensOff
 	}
-	spec := Spec{Config: c, Defaults: filled, ContextWindow: model.ContextWindow, Codec: deepSeekCodec}
+	if c.MaxTokens == 0 {
+		c.MaxTokens, filled.MaxTokens = maxTokens, maxTokens != 0
+	}
+	spec := Spec{
+		Config: c, Defaults: filled, Codec: deepSeekCodec, Retry: d.cfg.Retry,
+		ContextWindow: model.ContextWindow, MaxTokens: maxTokens, AcceptsImages: model.Images, MaxImagePixels: model.MaxImagePixels,
+	}
+	if model.Files {
+		spec.Uploader = d
+	}
 	return NewPrepared(spec, d.stream), nil
 }
 
@@ -159,25 +165,39 @@ func (d *deepSeek) send(ctx context.Context, call Call) (*http.Response, error) 
 	h := req.Header
 	h.Set("Content-Type", "application/json")
 	h.Set("Accept", "text/event-stream")
+	h.Set(HeaderSession, string(call.Session))
+	h.Set(HeaderSeq, strconv.FormatUint(call.Seq, 10))
+	return d.do(req)
+}
+
+// do sends a request with the headers that all have. Its error is an [*Error], or nil.
+func (d *deepSeek) do(req *http.Request) (*http.Response, error) {
+	h := req.Header
 	h.Set("Accept-Encoding", "identity")
 	h.Set("Cache-Control", "no-cache")
 	h.Set("User-Agent", "refold")
-	h.Set(HeaderSession, string(call.Session))
-	h.Set(HeaderSeq, strconv.FormatUint(call.Seq, 10))
 	if !d.cfg.Key.Empty() {
 		h.Set("Authorization", "Bearer "+d.cfg.Key.reveal())
 	}
 	resp, err := d.client.Do(req)
 	if err != nil {
-		return nil, transportFailure(ctx, "request to "+d.cfg.BaseURL, err, d.cfg.Key)
+		return nil, transportFailure(req.Context(), "request to "+d.cfg.BaseURL, err, d.cfg.Key)
 	}
 	return resp, nil
 }
 
+// encoded reports whether a response is encoded although none was asked for.
+func encoded(resp *http.Response) bool {
+	enc := resp.Header.Get("Content-Encoding")
+	return enc != "" && !strings.EqualFold(enc, "identity")
+}
+
+const whyEncoded = "the response is encoded although none was asked for"
+
 // accept checks that the response is a stream. Its error is an [*Error], or nil.
 func (d *deepSeek) accept(ctx context.Context, cancel context.CancelCauseFunc, resp *http.Response) error {
-	if enc := resp.Header.Get("Content-Encoding"); enc != "" && !strings.EqualFold(enc, "identity") {
-		return d.unexpected(resp, "the response is encoded although none was asked for")
+	if encoded(resp) {
+		return d.unexpected(resp, whyEncoded)
 	}
 	kind, _, _ := mime.ParseMediaType(resp.Header.Get("Content-Type"))
 	if resp.StatusCode == http.StatusOK && (kind == "text/event-stream" || kind == "") {

@@ -42,6 +42,9 @@ type Config struct {
 	PlainHTTP bool
 	// Models replaces or extends the kind's model catalogue, by name.
 	Models []Model
+	// Retry is the policy that prepared calls carry; its zero fields leave the decision to the adapter's user, and
+	// [DefaultRetryPolicy] is what counts in the end.
+	Retry RetryPolicy
 
 	// ConnectTimeout bounds making a connection, TLS included; 0: 15 s.
 	ConnectTimeout time.Duration
@@ -64,6 +67,20 @@ type Model struct {
 	ContextWindow int64 // tokens
 	MaxTokens     int64 // filled in when a config has none
 	MaxTokensOff  int64 // the same without reasoning; 0: as MaxTokens
+
+	Images         bool  // requests may show images
+	MaxImagePixels int64 // width times height of one image; 0: no limit is known
+	Files          bool  // images may be uploaded by the provider's files API and named by their id
+}
+
+func (m Model) validate() error {
+	switch {
+	case m.ContextWindow < 0 || m.MaxTokens < 0 || m.MaxTokensOff < 0 || m.MaxImagePixels < 0:
+		return fmt.Errorf("%w: a limit of model %q is negative", ErrConfig, m.Name)
+	case !m.Images && (m.Files || m.MaxImagePixels != 0):
+		return fmt.Errorf("%w: model %q has limits or files for images but takes none", ErrConfig, m.Name)
+	}
+	return nil
 }
 
 // New returns the adapter of a kind. It implements [io.Closer] as well: Close gives up kept connections, for which the
@@ -97,6 +114,14 @@ func (c Config) complete(kind, base, env string) (Config, error) {
 	}
 	if c.ConnectTimeout < 0 || c.HeaderTimeout < 0 || c.IdleTimeout < 0 || c.MaxEventBytes < 0 {
 		return c, fmt.Errorf("%w: a timeout or limit is negative", ErrConfig)
+	}
+	if err := c.Retry.Validate(); err != nil {
+		return c, fmt.Errorf("%w: %w", ErrConfig, err)
+	}
+	for _, m := range c.Models {
+		if err := m.validate(); err != nil {
+			return c, err
+		}
 	}
 	c.ConnectTimeout = defaultTo(c.ConnectTimeout, 15*time.Second)
 	c.HeaderTimeout = defaultTo(c.HeaderTimeout, 5*time.Minute)

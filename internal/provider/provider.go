@@ -21,7 +21,7 @@ import (
 type Adapter interface {
 	// Prepare fills in what proposed leaves open and binds the result to the adapter as it is now. It does no I/O.
 	// The error is an [*Error]: NO_ADAPTER when the config names another provider, INVALID_REQUEST when the vendor
-	// would refuse the config. Neither goes away by trying again.
+	// would refuse the config. Neither goes away by trying again. Each call returns a Prepared of its own.
 	Prepare(ctx context.Context, proposed events.Config) (*Prepared, error)
 }
 
@@ -41,12 +41,18 @@ type Call struct {
 	SHA256 events.Hash // the body's digest; a body that differs never reaches the provider as a whole
 }
 
-// Spec is what a prepared call is bound to.
+// Spec is what a prepared call is bound to: the configuration, and what the adapter can do as it is now.
 type Spec struct {
-	Config        events.Config          // complete
-	Defaults      events.AdapterDefaults // which fields of Config the adapter filled in
-	ContextWindow int64                  // tokens, 0 when unknown
-	Codec         string                 // name and version of the codec that builds the body
+	Config   events.Config          // complete
+	Defaults events.AdapterDefaults // which fields of Config the adapter filled in
+	Codec    string                 // name and version of the codec that builds the body
+	Retry    RetryPolicy            // zero fields are undecided
+
+	ContextWindow  int64    // tokens, 0 when unknown
+	MaxTokens      int64    // what the adapter fills in for this model and effort; 0: nothing
+	AcceptsImages  bool     // a request may show images
+	MaxImagePixels int64    // width times height of one image; 0: no limit is known
+	Uploader       Uploader // keeps images where this call's endpoint finds them by id; nil: they go in the body
 }
 
 // Stream sends a call and yields its answer: chunks, each delta chunk with one element in Texts, and last either a
@@ -56,9 +62,10 @@ type Stream func(ctx context.Context, call Call) iter.Seq2[events.Chunk, error]
 
 // Prepared is a call bound to its adapter. Safe for concurrent use.
 type Prepared struct {
-	spec   Spec
-	stream Stream
-	used   atomic.Bool
+	spec       Spec
+	stream     Stream
+	generation uint64 // set before anybody else has it
+	used       atomic.Bool
 }
 
 // NewPrepared returns a call that stream sends. Adapters use it in Prepare.
@@ -80,6 +87,31 @@ func (p *Prepared) Defaults() events.AdapterDefaults { return p.spec.Defaults }
 
 // ContextWindow returns the capacity of the route in tokens, 0 when it is unknown.
 func (p *Prepared) ContextWindow() int64 { return p.spec.ContextWindow }
+
+// Generation returns the generation of the adapter in the [Routes] that it was looked up in, 0 when it was not.
+func (p *Prepared) Generation() uint64 { return p.generation }
+
+// RetryPolicy returns the adapter's policy. What it leaves undecided is for the caller to decide, see
+// [RetryPolicy.Or].
+func (p *Prepared) RetryPolicy() RetryPolicy { return p.spec.Retry }
+
+// MaxTokens returns what the adapter fills in as maxTokens for this model and effort, 0 when it leaves that open. It
+// says nothing about the prepared config, which may have another.
+func (p *Prepared) MaxTokens() int64 { return p.spec.MaxTokens }
+
+// AcceptsImages reports whether the request may show images. Otherwise they are to be described in text.
+func (p *Prepared) AcceptsImages() bool { return p.spec.AcceptsImages }
+
+// MaxImagePixels returns how many pixels, width times height, an image of the request may have, 0 when no limit is
+// known.
+func (p *Prepared) MaxImagePixels() int64 { return p.spec.MaxImagePixels }
+
+// Files reports whether images may be uploaded and named by their file's id.
+func (p *Prepared) Files() bool { return p.spec.Uploader != nil }
+
+// Uploader returns what uploads files to the endpoint that the prepared call goes to, nil when images go into the
+// body. A file that another generation of the route has uploaded may be unknown there.
+func (p *Prepared) Uploader() Uploader { return p.spec.Uploader }
 
 // Codec returns the name and version of the codec that builds the body, such as deepseek-chat/1.
 func (p *Prepared) Codec() string { return p.spec.Codec }

@@ -55,6 +55,22 @@ func TestPrepare(t *testing.T) {
 			t.Errorf("%+v: %+v, %d, %s (-want +got):\n%s", tt.in, p.Defaults(), p.ContextWindow(), p.Codec(), diff)
 		}
 	}
+	limit := make(map[string]int64)
+	for _, effort := range []string{"off", "high"} {
+		for _, given := range []int64{0, 7} {
+			p, err := a.Prepare(t.Context(), events.Config{Model: "deepseek-chat", ReasoningEffort: effort, MaxTokens: given})
+			if err != nil {
+				t.Fatal(err)
+			}
+			limit[fmt.Sprint(effort, given)] = p.MaxTokens()
+			if p.AcceptsImages() || p.Files() || p.Uploader() != nil || p.MaxImagePixels() != 0 || p.RetryPolicy() != (RetryPolicy{}) {
+				t.Errorf("%+v of a model of texts", p.spec)
+			}
+		}
+	}
+	if diff := cmp.Diff(map[string]int64{"off0": 8192, "off7": 8192, "high0": 32768, "high7": 32768}, limit); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
 	for _, tt := range []struct {
 		in   events.Config
 		code events.FailureCode
@@ -144,6 +160,12 @@ func TestNew(t *testing.T) {
 		{"a key in the clear, permitted", KindDeepSeek, Config{BaseURL: "http://host", Key: key, PlainHTTP: true}, "", nil},
 		{"a key in the clear to this host", KindDeepSeek, Config{BaseURL: "http://[::1]:80", Key: key}, "", nil},
 		{"a negative timeout", KindDeepSeek, Config{Key: key, IdleTimeout: -1}, "", ErrConfig},
+		{"a policy that is none", KindDeepSeek, Config{Key: key, Retry: RetryPolicy{Mode: "never"}}, "", ErrConfig},
+		{"and which error it is", KindDeepSeek, Config{Key: key, Retry: RetryPolicy{MaxAttempts: -1}}, "", ErrRetryPolicy},
+		{"a negative window", KindDeepSeek, Config{Key: key, Models: []Model{{ContextWindow: -1}}}, "", ErrConfig},
+		{"a negative number of pixels", KindDeepSeek, Config{Key: key, Models: []Model{{Images: true, MaxImagePixels: -1}}}, "", ErrConfig},
+		{"files without images", KindDeepSeek, Config{Key: key, Models: []Model{{Files: true}}}, "", ErrConfig},
+		{"images and files", KindDeepSeek, Config{Key: key, Models: []Model{{Images: true, MaxImagePixels: 1, Files: true}}}, "", nil},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

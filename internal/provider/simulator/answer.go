@@ -4,6 +4,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/go-json-experiment/json/jsontext"
@@ -12,22 +13,21 @@ import (
 	"github.com/refold-dev/refold/pkg/events"
 )
 
-// holds reports whether the condition holds, Nth left aside.
+// holds reports whether the condition holds, Nth and Times left aside.
 func (c *Condition) holds(r *chatRequest) bool {
 	text, results := r.lastUser()
 	if !strings.Contains(text, string(c.Contains)) || c.Model != "" && c.Model != r.model ||
-		c.ToolResults != nil && *c.ToolResults != results {
+		c.ToolResults != nil && *c.ToolResults != results || c.Images != nil && *c.Images != r.countImages() {
 		return false
 	}
-	if c.System == "" {
-		return true
-	}
-	for i := range r.messages {
-		if r.messages[i].role == "system" && strings.Contains(r.messages[i].content, string(c.System)) {
-			return true
-		}
-	}
-	return false
+	return r.says(true, string(c.System)) && r.says(false, string(c.Anywhere))
+}
+
+// says reports whether a text stands in a system message, or in a message of another role. An empty text always does.
+func (r *chatRequest) says(system bool, text string) bool {
+	return text == "" || slices.ContainsFunc(r.messages, func(m message) bool {
+		return (m.role == "system") == system && strings.Contains(m.content, text)
+	})
 }
 
 // match names a rule's matches in a session.
@@ -47,10 +47,10 @@ func (s *Simulator) answerTo(r *chatRequest, session string) Answer {
 		if !rule.When.holds(r) {
 			continue
 		}
-		if n := rule.When.Nth; n > 0 {
+		if rule.When.Nth > 0 || rule.When.Times > 0 {
 			m := match{i, session}
 			s.matches[m]++
-			if s.matches[m] != n {
+			if !counted(rule.When.Nth, rule.When.Times, s.matches[m]) {
 				continue
 			}
 		}
@@ -64,15 +64,25 @@ func (s *Simulator) answerTo(r *chatRequest, session string) Answer {
 	return first.Answer
 }
 
-// builtIn answers from the request alone. A message that asks to list or read something gets a call of a tool first,
-// when tools are offered; tool results are repeated in short; anything else is echoed.
+// requestWords is how many words at a message's start may ask for a tool. A long text has every word somewhere.
+const requestWords = 8
+
+// builtIn answers from the request alone, in short. A message that begins by asking to list or read something gets a
+// call of a tool first, when tools are offered; tool results are repeated; anything else is echoed.
 func builtIn(r *chatRequest) Answer {
 	text, results := r.lastUser()
 	if results > 0 {
-		last := r.messages[len(r.messages)-1].content
+		var last string
+		for _, m := range slices.Backward(r.messages) {
+			if m.role == "tool" {
+				last = m.content
+				break
+			}
+		}
 		return Answer{Text: lossless.Text(fmt.Sprintf("After %d tool result(s), the last one begins: %s", results, head(last, 160)))}
 	}
 	words := strings.Fields(strings.ToLower(text))
+	words = words[:min(len(words), requestWords)]
 	for _, verb := range [...]string{"list", "read"} {
 		for _, w := range words {
 			if strings.Trim(w, ".,;:!?'\"") == verb && len(r.tools) > 0 {

@@ -44,7 +44,12 @@ func appendAnswer(p []byte, m *message) []byte {
 	if m.reasoning != "" {
 		p = append(append(append(p, "<think>"...), m.reasoning...), "</think>"...)
 	}
-	p = append(p, m.content...)
+	from := 0
+	for i := range m.images {
+		p = append(p, m.content[from:m.images[i].at]...)
+		p, from = appendImage(p, &m.images[i]), m.images[i].at
+	}
+	p = append(p, m.content[from:]...)
 	for _, c := range m.calls {
 		p = append(p, "<|call|>"...)
 		p = strconv.AppendQuote(p, c.id)

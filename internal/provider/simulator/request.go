@@ -7,6 +7,7 @@ import (
 	"regexp"
 	"slices"
 	"strconv"
+	"strings"
 	"unicode/utf8"
 
 	"github.com/go-json-experiment/json/jsontext"
@@ -26,6 +27,7 @@ type message struct {
 	role       string
 	content    string
 	hasContent bool
+	images     []image
 	reasoning  string
 	calls      []toolCall
 	hasCalls   bool
@@ -168,7 +170,7 @@ func readMessage(dec *jsontext.Decoder) (message, error) {
 		case "role":
 			m.role, err = lossless.String(dec)
 		case "content":
-			m.content, m.hasContent, err = readContent(dec)
+			err = m.readContent(dec)
 		case "reasoning_content":
 			if !lossless.Null(dec) {
 				m.reasoning, err = lossless.String(dec)
@@ -193,26 +195,18 @@ func readMessage(dec *jsontext.Decoder) (message, error) {
 	return m, err
 }
 
-// readContent reads a string, or an array of text parts.
-func readContent(dec *jsontext.Decoder) (text string, given bool, err error) {
+// readContent reads a string, or an array of parts. Null is no content.
+func (m *message) readContent(dec *jsontext.Decoder) (err error) {
+	m.content, m.images, m.hasContent = "", nil, false
 	if lossless.Null(dec) {
-		return "", false, nil
+		return nil
 	}
+	m.hasContent = true
 	if dec.PeekKind() != '[' {
-		text, err = lossless.String(dec)
-		return text, true, err
+		m.content, err = lossless.String(dec)
+		return err
 	}
-	err = lossless.Array(dec, func(int) error {
-		return lossless.Object(dec, func(name string) error {
-			if name != "text" {
-				return dec.SkipValue()
-			}
-			s, err := lossless.String(dec)
-			text += s
-			return err
-		})
-	})
-	return text, true, err
+	return lossless.Array(dec, func(int) error { return m.readPart(dec) })
 }
 
 func readToolCall(dec *jsontext.Decoder) (toolCall, error) {
@@ -312,8 +306,8 @@ func (r *chatRequest) validateMessages() error {
 		if m.role == "tool" {
 			at := slices.Index(open, m.callID)
 			switch {
-			case m.callID == "" || !m.hasContent:
-				return refusef("messages[%d]: a tool message needs tool_call_id and content", i)
+			case m.callID == "" || !m.hasContent || len(m.images) > 0:
+				return refusef("messages[%d]: a tool message needs tool_call_id and content, and may have no images", i)
 			case at < 0:
 				return refusef("messages[%d]: Messages with role 'tool' must be a response to a preceding message with 'tool_calls' (%q)", i, m.callID)
 			}
@@ -336,6 +330,9 @@ func (r *chatRequest) validateMessages() error {
 
 // validate checks a message that is no tool message and returns the ids of its calls.
 func (m *message) validate(i int) ([]string, error) {
+	if len(m.images) > 0 && m.role != "user" {
+		return nil, refusef("messages[%d]: Only user messages may have images", i)
+	}
 	switch m.role {
 	case "system", "user":
 		if !m.hasContent {
@@ -365,15 +362,24 @@ func (m *message) validate(i int) ([]string, error) {
 	return ids, nil
 }
 
-// lastUser returns the text of the last user message and how many tool results follow it.
+// lastUser returns the text of the last user message and how many tool results follow it. User messages that stand
+// together count as one, a line each; one that brings the images of tool results belongs to those.
 func (r *chatRequest) lastUser() (text string, results int) {
-	for _, m := range slices.Backward(r.messages) {
-		switch m.role {
-		case "user":
-			return m.content, results
-		case "tool":
+	var run []string
+	for i, m := range slices.Backward(r.messages) {
+		switch {
+		case m.role == "user" && !r.bringsResults(i):
+			run = append(run, m.content)
+			continue
+		case len(run) > 0:
+		case m.role == "tool":
 			results++
+			continue
+		default:
+			continue
 		}
+		break
 	}
-	return "", results
+	slices.Reverse(run)
+	return strings.Join(run, "\n"), results
 }

@@ -20,7 +20,29 @@ var ErrScript = errors.New("invalid simulator script")
 // Script says what the simulator answers. The first rule whose condition holds counts; when none does, the built-in
 // answers do.
 type Script struct {
-	Rules []Rule `json:"rules"`
+	Rules   []Rule       `json:"rules"`
+	Uploads []UploadRule `json:"uploads,omitzero"` // the first that holds counts; when none does, the file is kept
+	Models  []Model      `json:"models,omitzero"`  // those that differ from what the simulator's config says
+}
+
+// Model is what a model can take.
+type Model struct {
+	Name          string `json:"name"`
+	ContextWindow int64  `json:"contextWindow,omitzero"` // tokens of a prompt; 0: as the simulator's config says
+	NoImages      bool   `json:"noImages,omitzero"`      // images are refused
+}
+
+// UploadRule makes an upload fail.
+type UploadRule struct {
+	When    UploadCondition `json:"when,omitzero"`
+	Failure Failure         `json:"failure"`
+}
+
+// UploadCondition holds when all of its fields do. Nth and Times count all uploads that the simulator gets, together.
+type UploadCondition struct {
+	Name  lossless.Text `json:"name,omitzero"`  // stands in the file's name
+	Nth   int           `json:"nth,omitzero"`   // as in [Condition]
+	Times int           `json:"times,omitzero"` // as in [Condition]
 }
 
 // Rule is an answer and when to give it.
@@ -32,12 +54,29 @@ type Rule struct {
 // Condition holds when all of its fields do. The zero value always holds.
 type Condition struct {
 	Contains    lossless.Text `json:"contains,omitzero"`    // stands in the last user message
+	Anywhere    lossless.Text `json:"anywhere,omitzero"`    // stands in any message that is no system message
 	System      lossless.Text `json:"system,omitzero"`      // stands in a system message
 	Model       string        `json:"model,omitzero"`       // the model asked for
 	ToolResults *int          `json:"toolResults,omitzero"` // that many tool results since the last user message
+	Images      *int          `json:"images,omitzero"`      // that many images in the request
 	// Nth, from 1, holds the nth time only that the other fields do, counted in each session (by its
 	// X-Refold-Session header); 0 holds every time.
 	Nth int `json:"nth,omitzero"`
+	// Times holds the first so many times that the other fields do, counted as for Nth; 0 holds every time. Not both.
+	Times int `json:"times,omitzero"`
+}
+
+// counted reports whether a condition with Nth and Times holds when its other fields do for the n-th time.
+func counted(nth, times, n int) bool { return (nth == 0 || n == nth) && (times == 0 || n <= times) }
+
+func checkCounted(nth, times int) error {
+	switch {
+	case nth < 0 || times < 0:
+		return errors.New("when.nth or when.times is negative")
+	case nth > 0 && times > 0:
+		return errors.New("when has both nth and times")
+	}
+	return nil
 }
 
 // Answer is what a model says, in this order: reasoning, text, calls.
@@ -50,6 +89,9 @@ type Answer struct {
 
 	// DeltaSizes are the lengths of successive deltas in code points, used in turn from the start again; empty: 8.
 	DeltaSizes []int `json:"deltaSizes,omitzero"`
+	// UTF16 has DeltaSizes count UTF-16 code units, as a server does whose strings consist of them: the halves of a
+	// surrogate pair may come in two deltas.
+	UTF16 bool `json:"utf16,omitzero"`
 	// DelaysMs are the pauses before successive deltas in milliseconds, used in turn from the start again.
 	DelaysMs []int `json:"delaysMs,omitzero"`
 
@@ -86,6 +128,7 @@ type FailureKind string
 const (
 	FailHTTP        FailureKind = "http"         // an error response: Status, Body, RetryAfter
 	FailResetBefore FailureKind = "reset-before" // the connection is reset instead of a response
+	FailHangBefore  FailureKind = "hang-before"  // nothing comes for HangMs, not even headers, then the answer does
 
 	FailReset     FailureKind = "reset"       // the connection is reset
 	FailTruncate  FailureKind = "truncate"    // the response ends, properly, without finish_reason and [DONE]
@@ -98,7 +141,7 @@ const (
 
 func failureKinds() []FailureKind {
 	return []FailureKind{
-		FailHTTP, FailResetBefore, FailReset, FailTruncate, FailError, FailMalformed, FailHang, FailNoDone,
+		FailHTTP, FailResetBefore, FailHangBefore, FailReset, FailTruncate, FailError, FailMalformed, FailHang, FailNoDone,
 	}
 }
 
@@ -146,13 +189,49 @@ func (s Script) validate() error {
 			return fmt.Errorf("%w: rule %d: %w", ErrScript, i, err)
 		}
 	}
+	for i := range s.Uploads {
+		if err := s.Uploads[i].validate(); err != nil {
+			return fmt.Errorf("%w: upload rule %d: %w", ErrScript, i, err)
+		}
+	}
+	for i, m := range s.Models {
+		named := func(o Model) bool { return o.Name == m.Name }
+		if m.Name == "" || m.ContextWindow < 0 || slices.ContainsFunc(s.Models[:i], named) {
+			return fmt.Errorf("%w: model %d: it has no name or that of another, or its context window is negative", ErrScript, i)
+		}
+	}
 	return nil
+}
+
+// model returns the entry for a model, one without limits when there is none.
+func (s Script) model(name string) Model {
+	for _, m := range s.Models {
+		if m.Name == name {
+			return m
+		}
+	}
+	return Model{Name: name}
+}
+
+func (u *UploadRule) validate() error {
+	if !events.ValidText(string(u.When.Name)) {
+		return errors.New("a text is not well-formed")
+	}
+	if err := checkCounted(u.When.Nth, u.When.Times); err != nil {
+		return err
+	}
+	switch u.Failure.Kind {
+	case FailHTTP, FailResetBefore, FailHangBefore, FailTruncate, FailMalformed:
+		return u.Failure.validate()
+	default:
+		return fmt.Errorf("failure kind %q: an upload does not fail like that", u.Failure.Kind)
+	}
 }
 
 func (r *Rule) validate() error {
 	a := &r.Answer
 	negative := func(n int) bool { return n < 0 }
-	for _, t := range [...]lossless.Text{r.When.Contains, r.When.System, a.Reasoning, a.Text} {
+	for _, t := range [...]lossless.Text{r.When.Contains, r.When.Anywhere, r.When.System, a.Reasoning, a.Text} {
 		if !events.ValidText(string(t)) {
 			return errors.New("a text is not well-formed")
 		}
@@ -162,9 +241,10 @@ func (r *Rule) validate() error {
 			return errors.New("a call's arguments are not well-formed text")
 		}
 	}
+	if err := checkCounted(r.When.Nth, r.When.Times); err != nil {
+		return err
+	}
 	switch {
-	case r.When.Nth < 0:
-		return errors.New("when.nth is negative")
 	case slices.ContainsFunc(a.DeltaSizes, func(n int) bool { return n <= 0 }):
 		return errors.New("a delta size is not positive")
 	case slices.ContainsFunc(a.DelaysMs, negative):
@@ -176,7 +256,10 @@ func (r *Rule) validate() error {
 	case a.Failure == nil:
 		return nil
 	}
-	f := a.Failure
+	return a.Failure.validate()
+}
+
+func (f *Failure) validate() error {
 	switch {
 	case !slices.Contains(failureKinds(), f.Kind):
 		return fmt.Errorf("failure kind %q", f.Kind)

@@ -1,9 +1,10 @@
-// Package simulator is a model provider without a model: an HTTP server that speaks DeepSeek's chat completions,
-// checks requests as a strict vendor does, answers from a script or by simple built-in rules, goes wrong on demand and
+// Package simulator is a model provider without a model: an HTTP server that speaks DeepSeek's chat completions and
+// keeps uploaded files, checks requests as a strict vendor does, answers from a script or by simple built-in rules, goes wrong on demand and
 // reports usage as a real prefix cache would give it. Equal requests in an equal order get equal answers.
 package simulator
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"crypto/subtle"
 	"encoding/hex"
@@ -28,16 +29,16 @@ type Config struct {
 
 	// Key is the bearer key that requests must carry; empty: any or none.
 	Key string
-	// ContextWindow is how many tokens a prompt may have; 0: 128,000.
+	// ContextWindow is how many tokens a prompt may have unless the script says otherwise for its model; 0: 128,000.
 	ContextWindow int64
 	// CacheTTL is how long a cached unit lives after its last use; 0: 4 h.
 	CacheTTL time.Duration
 	// CacheUnits is how many units of 64 tokens the cache holds; 0: 65,536.
 	CacheUnits int
-	// Record keeps every request for [Simulator.Requests].
+	// Record keeps every request for [Simulator.Requests], uploads aside.
 	Record bool
 
-	Now    func() time.Time // the cache's clock; nil: time.Now
+	Now    func() time.Time // the clock of cache and files; nil: time.Now
 	Logger *slog.Logger     // nil: nothing is logged
 }
 
@@ -57,7 +58,8 @@ type Request struct {
 	Status  int    // of the response; 0: none was given
 }
 
-// Simulator is an [http.Handler] for POST requests to paths that end in /chat/completions. Safe for concurrent use.
+// Simulator is an [http.Handler] for POST requests to paths that end in /chat/completions or /files. Safe for
+// concurrent use.
 type Simulator struct {
 	cfg Config
 	log *slog.Logger
@@ -66,6 +68,9 @@ type Simulator struct {
 	cache    *prefixCache
 	matches  map[match]int
 	requests []Request
+	uploads  map[int]int // matches of the upload rules
+	files    []keptFile
+	fileIDs  int // given so far
 }
 
 // New returns a simulator. The error wraps [ErrScript].
@@ -91,6 +96,7 @@ func New(cfg Config) (*Simulator, error) {
 	}
 	return &Simulator{
 		cfg: cfg, log: log, cache: newPrefixCache(cfg.CacheUnits, cfg.CacheTTL), matches: make(map[match]int),
+		uploads: make(map[int]int),
 	}, nil
 }
 
@@ -103,20 +109,24 @@ func (s *Simulator) Requests() []Request {
 
 // ServeHTTP implements [http.Handler].
 func (s *Simulator) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	if !strings.HasSuffix(r.URL.Path, "/chat/completions") {
-		writeError(w, http.StatusNotFound, "invalid_request_error", "There is nothing at "+r.URL.Path)
+	upload := strings.HasSuffix(r.URL.Path, "/files")
+	switch {
+	case !upload && !strings.HasSuffix(r.URL.Path, "/chat/completions"):
+		writeError(w, http.StatusNotFound, invalidRequest, "There is nothing at "+r.URL.Path)
 		return
-	}
-	if r.Method != http.MethodPost {
+	case r.Method != http.MethodPost:
 		w.Header().Set("Allow", http.MethodPost)
-		writeError(w, http.StatusMethodNotAllowed, "invalid_request_error", "Only POST is allowed")
+		writeError(w, http.StatusMethodNotAllowed, invalidRequest, "Only POST is allowed")
+		return
+	case upload:
+		s.log.DebugContext(r.Context(), "upload", slog.Int("status", s.upload(w, r)))
 		return
 	}
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
 	var tooLarge *http.MaxBytesError
 	switch {
 	case errors.As(err, &tooLarge):
-		writeError(w, http.StatusRequestEntityTooLarge, "invalid_request_error", "The request body is too large")
+		writeError(w, http.StatusRequestEntityTooLarge, invalidRequest, "The request body is too large")
 		return
 	case err != nil: // the client broke off: there is nobody to answer
 		s.log.DebugContext(r.Context(), "request broken off", slog.Any("error", err))
@@ -146,40 +156,58 @@ func (s *Simulator) record(r *http.Request, body []byte) func(status int) {
 	}
 }
 
+// credential returns the bearer key of a request and whether it is the right one.
+func (s *Simulator) credential(r *http.Request) (string, bool) {
+	key := strings.TrimPrefix(r.Header.Get("Authorization"), "Bearer ")
+	return key, s.cfg.Key == "" || subtle.ConstantTimeCompare([]byte(key), []byte(s.cfg.Key)) == 1
+}
+
+// reset breaks a connection off before a response.
+func (s *Simulator) reset(w http.ResponseWriter, r *http.Request) {
+	if err := reset(http.NewResponseController(w)); !errors.Is(err, errGone) {
+		s.log.ErrorContext(r.Context(), "simulated reset failed", slog.Any("error", err))
+	}
+}
+
 // respond answers a request and returns the status. note is told the status before the first byte is written.
 func (s *Simulator) respond(w http.ResponseWriter, r *http.Request, body []byte, note func(int)) int {
-	fail := func(status int, kind, message string) int {
+	fail := func(status int, code, message string) int {
 		note(status)
-		writeError(w, status, kind, message)
-		return status
+		return writeError(w, status, code, message)
 	}
-	credential := strings.TrimPrefix(r.Header.Get("Authorization"), "Bearer ")
-	if s.cfg.Key != "" && subtle.ConstantTimeCompare([]byte(credential), []byte(s.cfg.Key)) != 1 {
-		return fail(http.StatusUnauthorized, "authentication_error", "Authentication Fails, Your api key is invalid")
+	credential, ok := s.credential(r)
+	if !ok {
+		return fail(http.StatusUnauthorized, badKey, badKeyMessage)
 	}
 	req, err := parseRequest(body)
+	if err == nil {
+		err = s.resolve(req, credential)
+	}
 	if err != nil {
-		return fail(http.StatusBadRequest, "invalid_request_error", err.Error())
+		return fail(http.StatusBadRequest, invalidRequest, err.Error())
+	}
+	model := s.cfg.Script.model(req.model)
+	if model.NoImages && req.countImages() > 0 {
+		return fail(http.StatusBadRequest, invalidRequest, "Model "+req.model+" takes text only")
 	}
 	prompt := promptOf(req)
-	if n := tokens(len(prompt)); n > s.cfg.ContextWindow {
-		return fail(http.StatusBadRequest, "invalid_request_error", fmt.Sprintf(
-			"This model's maximum context length is %d tokens. However, you requested %d tokens in the messages.",
-			s.cfg.ContextWindow, n))
+	if n, window := tokens(len(prompt)), cmp.Or(model.ContextWindow, s.cfg.ContextWindow); n > window {
+		return fail(http.StatusBadRequest, tooLong, fmt.Sprintf(
+			"This model's maximum context length is %d tokens. However, you requested %d tokens in the messages.", window, n))
 	}
 	answer := s.answerTo(req, r.Header.Get(provider.HeaderSession))
-	rc := http.NewResponseController(w)
 	if f := answer.Failure; f != nil {
 		switch f.Kind {
 		case FailHTTP:
 			note(f.Status)
-			writeFailure(w, f)
-			return f.Status
+			return writeFailure(w, f)
 		case FailResetBefore:
-			if err := reset(rc); !errors.Is(err, errGone) {
-				s.log.ErrorContext(r.Context(), "simulated reset failed", slog.Any("error", err))
-			}
+			s.reset(w, r)
 			return 0
+		case FailHangBefore:
+			if hang(r.Context(), f) != nil {
+				return 0
+			}
 		default: // the stream fails on its way
 		}
 	}
@@ -226,23 +254,40 @@ func (s *Simulator) charge(owner unitKey, text []byte) int64 {
 	return int64(hit) * unitTokens
 }
 
-func writeError(w http.ResponseWriter, status int, kind, message string) {
+// The codes of error responses.
+const (
+	invalidRequest = "invalid_request_error"
+	badKey         = "authentication_error"
+	tooLong        = "context_length_exceeded"
+	simulated      = "simulated_error"
+)
+
+const badKeyMessage = "Authentication Fails, Your api key is invalid"
+
+// writeError writes an error response and returns its status.
+func writeError(w http.ResponseWriter, status int, code, message string) int {
+	kind := code
+	if code == tooLong {
+		kind = invalidRequest
+	}
 	b := events.AppendQuote([]byte(`{"error":{"message":`), events.TextFromBytes([]byte(message)))
-	b = fmt.Appendf(b, `,"type":%q,"param":null,"code":%q}}`, kind, kind)
+	b = fmt.Appendf(b, `,"type":%q,"param":null,"code":%q}}`, kind, code)
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)
 	_, _ = w.Write(b) // the client may be gone
+	return status
 }
 
-func writeFailure(w http.ResponseWriter, f *Failure) {
+// writeFailure writes a scripted error response and returns its status.
+func writeFailure(w http.ResponseWriter, f *Failure) int {
 	if f.RetryAfter != "" {
 		w.Header().Set("Retry-After", f.RetryAfter)
 	}
 	if f.Body == "" {
-		writeError(w, f.Status, "simulated_error", "Simulated failure: "+http.StatusText(f.Status))
-		return
+		return writeError(w, f.Status, simulated, "Simulated failure: "+http.StatusText(f.Status))
 	}
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(f.Status)
 	_, _ = io.WriteString(w, string(f.Body)) // the client may be gone
+	return f.Status
 }

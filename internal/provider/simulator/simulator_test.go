@@ -49,7 +49,7 @@ func newRig(t *testing.T, cfg simulator.Config) *rig {
 
 func (r *rig) client(key string) provider.Adapter {
 	r.t.Helper()
-	cfg := provider.Config{BaseURL: r.url}
+	var cfg provider.Config
 	if key != "" {
 		secret, err := provider.NewSecret(key)
 		if err != nil {
@@ -57,6 +57,13 @@ func (r *rig) client(key string) provider.Adapter {
 		}
 		cfg.Key = secret
 	}
+	return r.clientOf(cfg)
+}
+
+// clientOf returns a client for the simulator, closed after the test.
+func (r *rig) clientOf(cfg provider.Config) provider.Adapter {
+	r.t.Helper()
+	cfg.BaseURL = r.url
 	a, err := provider.New(provider.KindDeepSeek, cfg)
 	if err != nil {
 		r.t.Fatal(err)
@@ -85,10 +92,8 @@ func (r *rig) askAs(ctx context.Context, a provider.Adapter, session events.ID, 
 		r.t.Error(err)
 		return result{}
 	}
-	call := provider.Call{
-		Config: p.Config(), Session: session, Seq: 9, Bytes: int64(len(body)), SHA256: sha256.Sum256([]byte(body)),
-		Body: func() io.Reader { return strings.NewReader(body) },
-	}
+	call := callFor(p, body)
+	call.Session = session
 	var out result
 	at := make(map[int64]int)
 	for c, err := range p.Dispatch(ctx, call) {
@@ -118,6 +123,14 @@ func (r *rig) askAs(ctx context.Context, a provider.Adapter, session events.ID, 
 		}
 	}
 	return out
+}
+
+// callFor returns the call with a body.
+func callFor(p *provider.Prepared, body string) provider.Call {
+	return provider.Call{
+		Config: p.Config(), Seq: 9, Bytes: int64(len(body)), SHA256: sha256.Sum256([]byte(body)),
+		Body: func() io.Reader { return strings.NewReader(body) },
+	}
 }
 
 // chat writes a request body with messages, each given as JSON.
@@ -264,7 +277,11 @@ func TestScriptErrors(t *testing.T) {
 		`{`, `{"rules":[{"answer":{"txt":"x"}}]}`, `{"rules":[{"answer":{"deltaSizes":[0]}}]}`, `{"rules":[{"answer":{"delaysMs":[-1]}}]}`,
 		`{"rules":[{"answer":{"usageAt":"x"}}]}`, `{"rules":[{"answer":{"failure":{"kind":"x"}}}]}`,
 		`{"rules":[{"answer":{"failure":{"kind":"http","status":200}}}]}`, `{"rules":[{"when":{"nth":-1},"answer":{}}]}`,
-		`{"rules":[{"answer":{"failure":{"kind":"hang","hangMs":-1}}}]}`,
+		`{"rules":[{"answer":{"failure":{"kind":"hang","hangMs":-1}}}]}`, `{"rules":[{"when":{"times":-1},"answer":{}}]}`,
+		`{"rules":[{"when":{"nth":1,"times":1},"answer":{}}]}`, `{"rules":[],"models":[{"contextWindow":5}]}`,
+		`{"rules":[],"models":[{"name":"m","contextWindow":-5}]}`, `{"rules":[],"models":[{"name":"m"},{"name":"m"}]}`,
+		`{"rules":[],"uploads":[{"failure":{"kind":"hang"}}]}`, `{"rules":[],"uploads":[{"failure":{"kind":"http","status":200}}]}`,
+		`{"rules":[],"uploads":[{"when":{"nth":-1},"failure":{"kind":"reset-before"}}]}`, `{"rules":[],"uploads":[{"when":{}}]}`,
 	} {
 		if _, err := simulator.ParseScript([]byte(in)); !errors.Is(err, simulator.ErrScript) {
 			t.Errorf("%s: %v", in, err)
@@ -373,7 +390,7 @@ func TestKeyAndPaths(t *testing.T) {
 			t.Errorf("%q: %+v", key, got)
 		}
 	}
-	for path, status := range map[string]int{"/": 404, "/v1/chat/completions": 405} {
+	for path, status := range map[string]int{"/": 404, "/v1/chat/completions": 405, "/v1/files": 405} {
 		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, r.url+path, nil)
 		if err != nil {
 			t.Fatal(err)

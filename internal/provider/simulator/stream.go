@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unicode/utf16"
 	"unicode/utf8"
 
 	"github.com/refold-dev/refold/pkg/events"
@@ -131,9 +132,37 @@ func (s *stream) cut(rest *string) string {
 	if sizes := s.answer.DeltaSizes; len(sizes) > 0 {
 		size = sizes[s.deltas%len(sizes)]
 	}
+	if s.answer.UTF16 {
+		part, after := cutUTF16(*rest, size)
+		*rest = after
+		return part
+	}
 	part := head(*rest, size)
 	*rest = (*rest)[len(part):]
 	return part
+}
+
+// cutUTF16 cuts text after n code units of UTF-16, within a surrogate pair if they end there.
+func cutUTF16(text string, n int) (part, rest string) {
+	at := 0
+	for ; n > 0 && at < len(text); n-- {
+		size := codePoint(text[at:])
+		if size == utf8.UTFMax {
+			if n == 1 {
+				r, _ := utf8.DecodeRuneInString(text[at:])
+				high, low := utf16.EncodeRune(r)
+				return text[:at] + surrogate(high), surrogate(low) + text[at+size:]
+			}
+			n--
+		}
+		at += size
+	}
+	return text[:at], text[at:]
+}
+
+// surrogate returns a surrogate as it stands in text, see [events.ValidText].
+func surrogate(r rune) string {
+	return string([]byte{0xED, 0x80 | byte(r>>6&0x3F), 0x80 | byte(r&0x3F)})
 }
 
 // codePoint returns the length in bytes of the code point at the start of well-formed text, a lone surrogate included.
