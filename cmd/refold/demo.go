@@ -100,7 +100,7 @@ func runDemo(ctx context.Context, out io.Writer, dir string, w *program.WorkerFl
 	if err := d.simulate(services, group); err != nil {
 		return err
 	}
-	if err := d.worker.Check(); err != nil {
+	if err := d.worker.Check(ctx); err != nil {
 		return err
 	}
 	home, err := program.OpenHome(filepath.Join(dir, "data"), true)

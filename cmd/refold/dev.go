@@ -43,8 +43,7 @@ func newDev(g *globals) *cobra.Command {
 	f.StringVar(&metrics, "metrics", "127.0.0.1:0", "address for /metrics and /healthz; port 0 takes a free one")
 	f.StringVar(&script, "script", "", "script of the simulator")
 	providerFlags(cmd, &w)
-	f.StringVar(&w.Workspace, "workspace", ".", "directory that the list and read tools show")
-	f.StringVar(&w.System, "system", "You are a careful assistant with read access to a workspace.", "system prompt of sessions that have none")
+	w.SessionFlags(cmd)
 	return cmd
 }
 
@@ -63,7 +62,7 @@ func runDev(ctx context.Context, out io.Writer, dir string, port int, metrics, s
 		return err
 	}
 	w.Name = "dev"
-	if err := w.Check(); err != nil {
+	if err := w.Check(ctx); err != nil {
 		return err
 	}
 	home, err := program.OpenHome(dir, true)

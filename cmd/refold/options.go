@@ -15,7 +15,7 @@ import (
 type optionFlags struct {
 	provider, model, effort, system, systemFile string
 	temperature                                 float64
-	maxTokens                                   int64
+	maxTokens, maxSteps                         int64
 	stop, tools                                 []string
 }
 
@@ -27,6 +27,7 @@ func (o *optionFlags) flags(cmd *cobra.Command) {
 	f.StringVar(&o.system, "system", "", "system prompt")
 	f.StringVar(&o.systemFile, "system-file", "", "file that holds the system prompt; - for standard input")
 	f.Int64Var(&o.maxTokens, "max-tokens", 0, "limit of an answer in tokens")
+	f.Int64Var(&o.maxSteps, "max-steps", 0, "limit of a turn in steps; the worker's own when absent")
 	f.Float64Var(&o.temperature, "temperature", 0, "sampling temperature")
 	f.StringArrayVar(&o.stop, "stop", nil, "text at which an answer stops; may be repeated")
 	f.StringSliceVar(&o.tools, "tools", nil, "names of the tools offered; all when absent")
@@ -36,11 +37,14 @@ func (o *optionFlags) flags(cmd *cobra.Command) {
 // options returns what the flags say.
 func (o *optionFlags) options(cmd *cobra.Command) (events.Options, error) {
 	out := events.Options{
-		Provider: o.provider, Model: o.model, ReasoningEffort: o.effort, MaxTokens: o.maxTokens, Tools: o.tools,
+		Provider: o.provider, Model: o.model, ReasoningEffort: o.effort, MaxTokens: o.maxTokens, MaxSteps: o.maxSteps, Tools: o.tools,
 		System: events.TextFromBytes([]byte(o.system)),
 	}
 	if o.maxTokens < 0 {
 		return out, fmt.Errorf("--max-tokens %d is negative: want the limit of an answer in tokens", o.maxTokens)
+	}
+	if o.maxSteps < 0 {
+		return out, fmt.Errorf("--max-steps %d is negative: want the limit of a turn in steps", o.maxSteps)
 	}
 	for _, s := range o.stop {
 		out.Stop = append(out.Stop, events.TextFromBytes([]byte(s)))
@@ -78,6 +82,7 @@ func (o *optionFlags) check(cmd *cobra.Command, out *events.Options) error {
 		{"system-file", false, out.System == "", nil},
 		{"stop", false, len(o.stop) == 0, o.stop},
 		{"max-tokens", false, o.maxTokens == 0, nil},
+		{"max-steps", false, o.maxSteps == 0, nil},
 	} {
 		if !cmd.Flags().Changed(f.flag) {
 			continue
@@ -104,7 +109,7 @@ func (o *optionFlags) changed(cmd *cobra.Command) (events.Options, error) {
 	if err != nil {
 		return out, err
 	}
-	for _, flag := range []string{"provider", "model", "effort", "system", "system-file", "max-tokens", "temperature", "stop", "tools"} {
+	for _, flag := range []string{"provider", "model", "effort", "system", "system-file", "max-tokens", "max-steps", "temperature", "stop", "tools"} {
 		if cmd.Flags().Changed(flag) {
 			return out, nil
 		}

@@ -53,6 +53,7 @@ func TestOptionsChanged(t *testing.T) {
 		{"--max-tokens", "1"},
 		{"--temperature", "0"},
 		{"--stop", "s"},
+		{"--max-steps", "1"},
 		{"--tools", "a,b"},
 	} {
 		if _, err := parseOptions(t, args...); err != nil {

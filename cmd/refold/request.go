@@ -1,10 +1,12 @@
 package main
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"strconv"
 	"strings"
 
@@ -13,6 +15,7 @@ import (
 	"github.com/refold-dev/refold/internal/program"
 	"github.com/refold-dev/refold/internal/replay"
 	"github.com/refold-dev/refold/pkg/codec"
+	"github.com/refold-dev/refold/pkg/events"
 )
 
 const requestHelp = "REQUEST is the request's place in the session, from 1 (refold request list shows it), or @SEQ, the sequence of its llm/stream event."
@@ -31,7 +34,7 @@ func digestMatches(r *replay.Request) bool { return r.Err == nil && r.Body.Diges
 
 func newRequestList(g *globals) *cobra.Command {
 	return &cobra.Command{
-		Use: "list SESSION", Short: "List a session's model requests", Args: cobra.ExactArgs(1),
+		Use: "list SESSION", Short: "List a session's model requests, those beside the conversation too", Args: cobra.ExactArgs(1),
 		ValidArgsFunction: g.completeSessions,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			client, id, log, done, err := g.open(cmd.Context(), args[0])
@@ -42,7 +45,7 @@ func newRequestList(g *globals) *cobra.Command {
 			out := cmd.OutOrStdout()
 			t := table(io.Discard, "")
 			if !g.json {
-				t = table(out, "N\tSEQ\tTIME\tSTEP\tATTEMPT\tMODEL\tBYTES\tREBUILT\tSHA-256")
+				t = table(out, "N\tSEQ\tTIME\tPURPOSE\tSTEP\tATTEMPT\tMODEL\tBYTES\tREBUILT\tSHA-256")
 			}
 			for r, err := range replay.Requests(cmd.Context(), id, log, client.Objects()) {
 				if err != nil {
@@ -52,7 +55,7 @@ func newRequestList(g *globals) *cobra.Command {
 				if g.json {
 					err = printJSON(out, requestRow(&r))
 				} else {
-					_, err = fmt.Fprintf(t, "%d\t%d\t%s\t%d.%d\t%d\t%s\t%d\t%s\t%s\n", r.N, r.Seq, stamp(r.Time), s.Turn, s.Step, s.Attempt,
+					_, err = fmt.Fprintf(t, "%d\t%d\t%s\t%s\t%s\t%d\t%s\t%d\t%s\t%s\n", r.N, r.Seq, stamp(r.Time), s.Purpose, stepName(s.Turn, s.Step), s.Attempt,
 						program.Printable(r.Header.Config.Model), s.Body.Bytes, rebuilt(&r), s.Body.SHA256)
 				}
 				if err != nil {
@@ -133,8 +136,10 @@ func (g *globals) find(cmd *cobra.Command, session string, wanted ...string) ([]
 }
 
 func newRequestShow(g *globals) *cobra.Command {
-	return &cobra.Command{
-		Use: "show SESSION REQUEST", Short: "Print the exact body of a request, rebuilt from the log", Long: requestHelp,
+	var raw bool
+	cmd := &cobra.Command{
+		Use: "show SESSION REQUEST", Short: "Print the exact body of a request, rebuilt from the log",
+		Long: "Prints the body of a request, byte for byte. Only a terminal gets the images in it cut short, unless --raw is given.\n\n" + requestHelp,
 		Args: cobra.ExactArgs(2), ValidArgsFunction: g.completeSessions,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			found, err := g.find(cmd, args[0], args[1])
@@ -142,12 +147,18 @@ func newRequestShow(g *globals) *cobra.Command {
 				return err
 			}
 			r := &found[0]
+			out := cmd.OutOrStdout()
 			if g.json {
 				row := requestRow(r)
 				row["body"] = json.RawMessage(r.Body.Bytes())
-				return printJSON(cmd.OutOrStdout(), row)
+				return printJSON(out, row)
 			}
-			if _, err := io.Copy(cmd.OutOrStdout(), r.Body.Reader()); err != nil {
+			if raw || !isTerminal(out) {
+				_, err = io.Copy(out, r.Body.Reader())
+			} else {
+				err = printClipped(out, cmd.ErrOrStderr(), r.Body.Bytes())
+			}
+			if err != nil {
 				return err
 			}
 			if !digestMatches(r) {
@@ -157,6 +168,54 @@ func newRequestShow(g *globals) *cobra.Command {
 			return nil
 		},
 	}
+	cmd.Flags().BoolVar(&raw, "raw", false, "print all of the images to a terminal too")
+	return cmd
+}
+
+// isTerminal reports whether people look at what is written there.
+func isTerminal(w io.Writer) bool {
+	f, ok := w.(*os.File)
+	if !ok {
+		return false
+	}
+	info, err := f.Stat()
+	return err == nil && info.Mode()&os.ModeCharDevice != 0
+}
+
+// printClipped prints a body for people.
+func printClipped(out, notes io.Writer, body []byte) error {
+	short, clipped := clipImages(body)
+	if _, err := fmt.Fprintf(out, "%s\n", short); err != nil || clipped == 0 {
+		return err
+	}
+	_, err := fmt.Fprintf(notes, "refold: images are cut short (%d): with --raw, into a file and into a pipe they are whole\n", clipped)
+	return err
+}
+
+// clipImages cuts the base64 of data URLs in a body short and returns how many it cut.
+func clipImages(body []byte) (short []byte, clipped int) {
+	const mark, most, shown = ";base64,", 64, 24
+	for {
+		i := bytes.Index(body, []byte(mark))
+		if i < 0 {
+			return append(short, body...), clipped
+		}
+		i += len(mark)
+		short, body = append(short, body[:i]...), body[i:]
+		n := 0
+		for n < len(body) && isBase64(body[n]) {
+			n++
+		}
+		if n > most {
+			short = fmt.Appendf(append(short, body[:shown]...), "...(%d characters)", n)
+			body = body[n:]
+			clipped++
+		}
+	}
+}
+
+func isBase64(c byte) bool {
+	return c >= 'A' && c <= 'Z' || c >= 'a' && c <= 'z' || c >= '0' && c <= '9' || c == '+' || c == '/' || c == '='
 }
 
 // difference says where two bodies part.
@@ -171,6 +230,17 @@ type difference struct {
 	Pointer string `json:"pointer"`
 	AText   string `json:"aText"`
 	BText   string `json:"bText"`
+
+	APurpose events.Purpose `json:"aPurpose"`
+	BPurpose events.Purpose `json:"bPurpose"`
+}
+
+// requestName names a request for people: its place, and what the call is for when that is not the conversation.
+func requestName(n int, purpose events.Purpose) string {
+	if purpose == events.PurposeLoop {
+		return strconv.Itoa(n)
+	}
+	return fmt.Sprintf("%d (%s)", n, purpose)
 }
 
 func newRequestDiff(g *globals) *cobra.Command {
@@ -187,12 +257,13 @@ func newRequestDiff(g *globals) *cobra.Command {
 				return printJSON(cmd.OutOrStdout(), d)
 			}
 			out := cmd.OutOrStdout()
+			x, y := requestName(d.A, d.APurpose), requestName(d.B, d.BPurpose)
 			if d.Equal {
-				_, err = fmt.Fprintf(out, "requests %d and %d are equal: %d bytes\n", d.A, d.B, d.ABytes)
+				_, err = fmt.Fprintf(out, "requests %s and %s are equal: %d bytes\n", x, y, d.ABytes)
 				return err
 			}
-			_, err = fmt.Fprintf(out, "first difference: byte %d, at %q\ncommon prefix: %d bytes (%s of request %d, %s of request %d)\n%8d: %s\n%8d: %s\n",
-				d.Offset, d.Pointer, d.Prefix, percent(d.Prefix, d.ABytes), d.A, percent(d.Prefix, d.BBytes), d.B, d.A, d.AText, d.B, d.BText)
+			_, err = fmt.Fprintf(out, "first difference: byte %d, at %q\ncommon prefix: %d bytes (%s of request %s, %s of request %s)\n%8s: %s\n%8s: %s\n",
+				d.Offset, d.Pointer, d.Prefix, percent(d.Prefix, d.ABytes), x, percent(d.Prefix, d.BBytes), y, x, d.AText, y, d.BText)
 			return err
 		},
 	}
@@ -204,6 +275,7 @@ func compare(a, b *replay.Request) difference {
 	d := difference{
 		A: a.N, B: b.N, ABytes: a.Body.Digest().Bytes, BBytes: b.Body.Digest().Bytes,
 		Prefix: codec.CommonPrefix(&a.Body, &b.Body), Offset: -1,
+		APurpose: a.Purpose, BPurpose: b.Purpose,
 	}
 	if d.Equal = a.Body.Digest() == b.Body.Digest(); d.Equal {
 		return d

@@ -43,7 +43,7 @@ func newRoot() *cobra.Command {
 	f.StringVar(&g.dir, "dir", program.DefaultHome(), "data directory of the embedded server (REFOLD_DIR)")
 	f.BoolVar(&g.json, "json", false, "print JSON instead of text where there is a choice")
 	root.AddCommand(
-		newSession(g), newRequest(g), newVerify(g), newVerdict(g), newObject(g), newRequests(), newSimulator(), newDev(g), newDemo(),
+		newSession(g), newRequest(g), newVerify(g), newVerdict(g), newObject(g), newRequests(), newImport(g), newSimulator(), newDev(g), newDemo(),
 		hidden(program.Worker()), hidden(program.Verifier()), hidden(program.Projector()),
 	)
 	return root

@@ -28,7 +28,8 @@ func newVerify(g *globals) *cobra.Command {
 		Use:   "verify SESSION",
 		Short: "Rebuild and check every model request of a session, here and now",
 		Long: "Folds the session's log, rebuilds every model request from it and the objects, and compares length and SHA-256 with what\n" +
-			"the log recorded; then compares the log with the verdicts and heads that verifiers have signed. Asks no worker.\n\n" +
+			"the log recorded; then compares the log with the verdicts and heads that verifiers have signed, and a fork with its\n" +
+			"parent's log, when that is there. Asks no worker.\n\n" +
 			"Exit code 0: every request is a match and nothing else was found. 1: findings. 2: something could not be checked.",
 		Args: cobra.ExactArgs(1), ValidArgsFunction: g.completeSessions,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -48,6 +49,11 @@ func newVerify(g *globals) *cobra.Command {
 			}
 			for _, key := range report.Silent {
 				if _, err := fmt.Fprintf(cmd.ErrOrStderr(), "refold: warning: --trust %s has signed nothing about session %s\n", key, id); err != nil {
+					return err
+				}
+			}
+			if g.json && report.Lineage == verify.LineageUnknown { // the rest is in the records
+				if _, err := fmt.Fprintf(cmd.ErrOrStderr(), "refold: warning: %s", lineage(report)); err != nil {
 					return err
 				}
 			}
@@ -80,7 +86,7 @@ func check(ctx context.Context, client *jetstream.Client, id events.ID, log even
 	}
 	return verify.CheckLog(ctx, verify.LogCheck{
 		Session: id, Messages: log.Read(ctx, 1), Last: last, Objects: verify.FromStore(client.Objects()),
-		Prior: prior, Trusted: trusted, Cold: cold,
+		Parents: verify.FromLogs(client.Logs()), Prior: prior, Trusted: trusted, Cold: cold,
 	})
 }
 
@@ -110,17 +116,40 @@ func (g *globals) printReport(out io.Writer, r *verify.Report) error {
 	if err := t.Flush(); err != nil {
 		return err
 	}
-	_, err := fmt.Fprintf(out, "session %s: %d events, %d requests, %d match, %d signed verdicts confirmed\n",
-		r.Session, r.Last, r.Requests, r.Matches, r.Confirmed)
+	_, err := fmt.Fprintf(out, "session %s: %d events, %d requests, %d match, %d signed verdicts confirmed\n%s",
+		r.Session, r.Last, r.Requests, r.Matches, r.Confirmed, lineage(r))
 	return err
 }
 
-// where words which request a verdict is on; a head is on none.
+// lineage words how a fork stands to its parent, in a line; empty for a session that is no fork.
+func lineage(r *verify.Report) string {
+	parent := fmt.Sprintf("event %d of session %s", r.Parent.Seq, r.Parent.ID)
+	switch r.Lineage {
+	case verify.LineageNone:
+	case verify.LineageConfirmed:
+		return fmt.Sprintf("lineage: a fork at %s: confirmed\n", parent)
+	case verify.LineageUnknown:
+		return fmt.Sprintf("lineage: a fork at %s: unknown: that log is not there, or cannot be read\n", parent)
+	case verify.LineageBroken:
+		return fmt.Sprintf("lineage: a fork at %s: broken: that log holds something else\n", parent)
+	}
+	return ""
+}
+
+// where words which request a verdict is on; a head, and a request whose event cannot be read, is on none.
 func where(v *verify.Verdict) string {
-	if v.Turn == 0 {
+	if v.Attempt == 0 {
 		return "-\t-\t-"
 	}
-	return fmt.Sprintf("%d.%d\t%d\t%d", v.Turn, v.Step, v.Attempt, v.Recorded.Bytes)
+	return fmt.Sprintf("%s\t%d\t%d", stepName(v.Turn, v.Step), v.Attempt, v.Recorded.Bytes)
+}
+
+// stepName names a step, 0 for none that is open in the turn; a call between turns belongs to no turn either.
+func stepName(turn, step int64) string {
+	if turn == 0 {
+		return "-"
+	}
+	return fmt.Sprintf("%d.%d", turn, step)
 }
 
 // conclusion words what was found beside matches.
@@ -128,14 +157,18 @@ func conclusion(r *verify.Report) string {
 	found := func(rule string) bool {
 		return slices.ContainsFunc(r.Verdicts, func(v verify.Verdict) bool { return v.Rule == rule })
 	}
-	other := slices.ContainsFunc(r.Verdicts, func(v verify.Verdict) bool { return v.Result != verify.Match && v.Result != verify.CouldNotCheck })
+	fault := func(v verify.Verdict) bool {
+		return v.Result != verify.Match && v.Result != verify.CouldNotCheck && v.Rule != verify.RuleLineage
+	}
 	switch {
 	case r.Matches < r.Requests:
 		return "not every request is a match"
 	case found(verify.RuleSigned):
 		return "every request is a match, but the log differs from what was signed"
-	case other:
+	case slices.ContainsFunc(r.Verdicts, fault):
 		return "every request is a match, but the log is at fault"
+	case r.Lineage == verify.LineageBroken:
+		return "every request is a match, but the parent's log does not hold the event that the fork names"
 	case found(verify.RuleSignature):
 		return "every request is a match, but a stored verdict does not have the signature of its verifier"
 	}

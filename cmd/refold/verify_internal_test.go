@@ -1,10 +1,12 @@
 package main
 
 import (
+	"errors"
 	"strings"
 	"testing"
 
 	"github.com/refold-dev/refold/internal/jetstream"
+	"github.com/refold-dev/refold/internal/program"
 	"github.com/refold-dev/refold/internal/verify"
 	"github.com/refold-dev/refold/pkg/events"
 )
@@ -27,6 +29,52 @@ func TestConclusion(t *testing.T) {
 		r := &verify.Report{Requests: 2, Matches: c.matches, Verdicts: []verify.Verdict{{Result: verify.Match}, c.found}}
 		if got := conclusion(r); !strings.Contains(got, c.want) {
 			t.Errorf("%s: %q, want %q", name, got, c.want)
+		}
+	}
+}
+
+// TestLineage words a report about a fork, and tells what is wrong with its parent from what is wrong with itself.
+func TestLineage(t *testing.T) {
+	broken := verify.Verdict{Kind: verify.KindLog, Result: verify.InvalidLog, Rule: verify.RuleLineage}
+	silent := verify.Verdict{Kind: verify.KindLog, Result: verify.CouldNotCheck, Rule: verify.RuleLineage}
+	other := verify.Verdict{Kind: verify.KindLog, Result: verify.InvalidLog, Rule: "step"}
+	for name, c := range map[string]struct {
+		lineage  verify.Lineage
+		verdicts []verify.Verdict
+		line     string
+		end      string // empty: all is well
+		code     int
+	}{
+		"no fork":     {verify.LineageNone, nil, "", "", 0},
+		"confirmed":   {verify.LineageConfirmed, nil, "lineage: a fork at event 9 of session 01JZZZZZZZZZZZZZZZZZZZZZZY: confirmed\n", "", 0},
+		"unknown":     {verify.LineageUnknown, nil, "unknown", "", 0},
+		"no answer":   {verify.LineageUnknown, []verify.Verdict{silent}, "unknown", "not everything could be checked", exitUnread},
+		"broken":      {verify.LineageBroken, []verify.Verdict{broken}, "broken", "does not hold the event that the fork names", exitFindings},
+		"both broken": {verify.LineageBroken, []verify.Verdict{broken, other}, "broken", "the log is at fault", exitFindings},
+	} {
+		r := &verify.Report{Session: "01JZZZZZZZZZZZZZZZZZZZZZZZ", Requests: 1, Matches: 1, Lineage: c.lineage, Verdicts: c.verdicts}
+		r.Parent.ID, r.Parent.Seq = "01JZZZZZZZZZZZZZZZZZZZZZZY", 9
+		got := lineage(r)
+		if !strings.Contains(got, c.line) || (c.line == "") != (got == "") || strings.Count(got, "\n") != min(len(got), 1) {
+			t.Errorf("%s: %q", name, got)
+		}
+		err := verdictCode(r)
+		exit, ok := errors.AsType[*program.ExitError](err)
+		if ok != (c.code != 0) || ok && (exit.Code != c.code || !strings.Contains(err.Error(), c.end)) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// TestWhere: a request of an auxiliary call between turns is one all the same.
+func TestWhere(t *testing.T) {
+	for want, v := range map[string]verify.Verdict{
+		"-\t-\t-":   {Kind: verify.KindHead},
+		"-\t2\t7":   {Kind: verify.KindRequest, Attempt: 2, Recorded: events.BodyDigest{Bytes: 7}},
+		"3.1\t1\t7": {Kind: verify.KindRequest, Turn: 3, Step: 1, Attempt: 1, Recorded: events.BodyDigest{Bytes: 7}},
+	} {
+		if got := where(&v); got != want {
+			t.Errorf("%q, want %q", got, want)
 		}
 	}
 }

@@ -5,7 +5,6 @@ import (
 
 	"github.com/refold-dev/refold/pkg/events"
 	"github.com/refold-dev/refold/pkg/fold"
-	"github.com/refold-dev/refold/pkg/objects"
 )
 
 // modelCall is a call of which the reference system has recorded chunks and no end yet. Its chunks are held back until
@@ -35,11 +34,17 @@ func (t *translator) dispatch(r *row, ref turnStep, listed bool) error {
 	if err := t.ready(false); err != nil {
 		return err
 	}
+	if err := t.startRetry(); err != nil {
+		return err
+	}
+	if err := t.showImages(r); err != nil {
+		return err
+	}
 	req, err := t.state.Request()
 	if err != nil {
 		return err
 	}
-	body, err := t.builder.Build(&req, (*objects.Set)(nil))
+	body, err := t.builder.Build(&req, &t.set)
 	if err != nil {
 		return err
 	}
@@ -82,13 +87,32 @@ func (t *translator) record(chunks []events.Chunk) ([]uint64, error) {
 	turn, step := t.place()
 	seqs := make([]uint64, 0, len(chunks))
 	for i := range chunks {
-		seq, err := t.plain(&events.AssistantChunk{Turn: turn, Step: step, Attempt: t.call.attempt, Chunks: chunks[i : i+1 : i+1]})
-		if err != nil {
-			return nil, err
+		for _, part := range t.parts(chunks[i]) {
+			seq, err := t.plain(&events.AssistantChunk{Turn: turn, Step: step, Attempt: t.call.attempt, Chunks: []events.Chunk{part}})
+			if err != nil {
+				return nil, err
+			}
+			seqs = append(seqs, seq)
 		}
-		seqs = append(seqs, seq)
 	}
 	return seqs, nil
+}
+
+// parts divides a long run of deltas.
+func (t *translator) parts(c events.Chunk) []events.Chunk {
+	const quotes = 3 // what an element of a list takes beside its text
+	var out []events.Chunk
+	n, from := 0, 0
+	for i, text := range c.Texts {
+		if n += len(text) + quotes; t.long(n) && i > from {
+			part := c
+			part.Texts = c.Texts[from:i:i]
+			out = append(out, part)
+			n, from = len(text)+quotes, i
+		}
+	}
+	c.Texts = c.Texts[from:]
+	return append(out, c)
 }
 
 // fail ends the open call without an answer.
@@ -273,7 +297,7 @@ func retell(content []events.Block, u events.Usage, hasUsage bool, finish events
 			delta.Type = events.ChunkReasoningDelta
 		case events.BlockToolCall:
 			delta = events.Chunk{Index: index, Type: events.ChunkToolCallDelta, ID: b.ID, Name: b.Name, Texts: []string{b.Arguments}}
-		case events.BlockText, events.BlockToolResult:
+		case events.BlockText, events.BlockToolResult, events.BlockImage:
 		}
 		out = append(out,
 			events.Chunk{Type: events.ChunkBlockStart, Index: index, BlockType: b.Type}, delta,

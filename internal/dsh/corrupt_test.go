@@ -105,7 +105,7 @@ func FuzzTranslate(f *testing.F) {
 		}
 		session, err := dsh.Translate(bytes.NewReader(file))
 		if err != nil {
-			if !errors.Is(err, dsh.ErrCorrupt) || session != nil {
+			if !errors.Is(err, dsh.ErrCorrupt) && !errors.Is(err, dsh.ErrImages) || session != nil {
 				t.Fatalf("session %v, error %v", session, err)
 			}
 			return

@@ -25,7 +25,12 @@ func corpus(t *testing.T) string {
 	return dir
 }
 
-// TestCorpus rebuilds every recorded loop request of every text scenario byte for byte.
+func exists(path string) bool {
+	_, err := os.Stat(path)
+	return err == nil
+}
+
+// TestCorpus rebuilds every recorded loop request of every scenario byte for byte.
 func TestCorpus(t *testing.T) {
 	dir := corpus(t)
 	if dir == "" {
@@ -39,16 +44,16 @@ func TestCorpus(t *testing.T) {
 		scenario := filepath.Dir(index)
 		for _, log := range []string{"session.jsonl", "session.jsonl.zstd"} {
 			t.Run(filepath.Base(scenario)+"/"+log, func(t *testing.T) {
-				if filepath.Base(scenario) == "17-image" {
-					t.Log("image requests need objects that the log does not hold")
-					return
-				}
 				f, err := os.Open(filepath.Join(scenario, log))
 				if err != nil {
 					t.Fatal(err)
 				}
 				defer func() { _ = f.Close() }() // only read from
-				session, err := dsh.Translate(f)
+				var cfg dsh.Config
+				if uploads := filepath.Join(scenario, "files-api"); exists(uploads) {
+					cfg.Uploads = os.DirFS(uploads)
+				}
+				session, err := cfg.Translate(f)
 				if err != nil {
 					t.Fatal(err)
 				}

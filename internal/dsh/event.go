@@ -3,6 +3,7 @@ package dsh
 import (
 	"errors"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/refold-dev/refold/pkg/events"
@@ -33,10 +34,23 @@ func (t *translator) event(r *row) (uint64, error) {
 		return t.toolCall(r)
 	case events.TypeToolResult:
 		return t.toolResult(r)
-	case events.TypeLLMRetry, events.TypeLLMRetryStarted:
+	case events.TypeLLMRetry:
 		return t.retry(r)
+	case events.TypeLLMRetryStarted:
+		return t.retryStarted(r)
+	case events.TypeCompactionStart:
+		return t.compactionStart(r)
+	case events.TypeCompactionSummary:
+		return t.compactionSummary(r)
+	case events.TypeCompactionEnd:
+		return t.compactionEnd(r)
+	case events.TypeCompactionPrune:
+		return t.prune(r)
+	case events.TypeSessionTitle:
+		return t.title(r)
 	case events.TypeSessionEndSeed: // here another process, or a fork, begins
-		if err := t.abandon(); err != nil {
+		t.process++
+		if err := t.settle(); err != nil {
 			return 0, err
 		}
 	default: // kept as it is
@@ -53,14 +67,44 @@ func (t *translator) foreign(r *row) (uint64, error) {
 	if len(r.Surface) > 0 && !events.Type(r.Type).Surface() {
 		return 0, errForeignSurface
 	}
-	if len(r.Data) == 0 {
-		r.Data = []byte("{}")
+	return t.keep(string(r.Type), r.Data, t.sources(r.Sources))
+}
+
+// keep keeps data of the reference system as it stands. A name or data for which our log has no place goes into an
+// object, which the event names.
+func (t *translator) keep(name string, data []byte, sources []uint64) (uint64, error) {
+	if len(data) == 0 {
+		data = []byte("{}")
 	}
-	seq, err := t.plain(&events.Unknown{Name: events.Type("dsh/" + string(r.Type)), Data: events.RawJSON(r.Data)})
-	if errors.Is(err, errEncode) { // a name or data for which our log has no place; no request needs them
-		return t.plain(&events.Unknown{Name: "dsh/event", Data: "{}"})
+	if !t.long(len(data)) {
+		seq, err := t.append(&events.Unknown{Name: events.Type("dsh/" + name), Data: events.RawJSON(data)}, events.SurfaceOp{}, sources)
+		if !errors.Is(err, errEncode) {
+			return seq, err
+		}
 	}
-	return seq, err
+	ref, err := t.object("application/octet-stream", data)
+	if err != nil {
+		return 0, err
+	}
+	out := append([]byte(nil), `{"type":`...)
+	out = events.AppendQuote(out, name)
+	out = append(out, `,"object":{"sha256":"`...)
+	out = ref.Digest.AppendHex(out)
+	out = append(out, `","bytes":`...)
+	out = strconv.AppendInt(out, ref.Bytes, 10)
+	out = append(out, `}}`...)
+	return t.append(&events.Unknown{Name: "dsh/event", Data: events.RawJSON(out)}, events.SurfaceOp{}, sources)
+}
+
+// title names the session.
+func (t *translator) title(r *row) (uint64, error) {
+	var b struct {
+		Title *text `json:"title"`
+	}
+	if err := unmarshal(r.Data, &b); err != nil || b.Title == nil {
+		return t.foreign(r)
+	}
+	return t.plain(&events.SessionTitle{Title: string(*b.Title)})
 }
 
 // place returns our numbers of the turn and step that are open.
@@ -71,7 +115,7 @@ func (t *translator) place() (turn, step int64) {
 }
 
 func (t *translator) closeStep() error {
-	if err := t.abandon(); err != nil {
+	if err := t.settle(); err != nil {
 		return err
 	}
 	if _, open := t.state.Step(); !open {
@@ -118,7 +162,7 @@ func (t *translator) openStep() error {
 // The reference system's steps are like that where it matters; a log that lacks a boundary still shows the same
 // messages in the same order.
 func (t *translator) ready(untouched bool) error {
-	if err := t.abandon(); err != nil {
+	if err := t.settle(); err != nil {
 		return err
 	}
 	_, open := t.state.Step()
@@ -185,13 +229,28 @@ func (t *translator) userMessage(r *row) (uint64, error) {
 		if err := t.ready(true); err != nil {
 			return 0, err
 		}
-		return t.append(body, events.AppendOp(), t.sources(r.Sources))
+		seq, err := t.append(body, events.AppendOp(), t.messageSources(r, &em))
+		t.show(seq)
+		return seq, err
 	}
 	op, err := t.surface(r.Surface)
 	if err != nil {
 		return 0, err
 	}
-	return t.rewrite(r, body, op)
+	sources, err := t.checkpoint(body, op)
+	if err != nil {
+		return 0, err
+	}
+	return t.rewrite(r, body, op, sources...)
+}
+
+// messageSources returns what a user message cites. One from a plugin cites nothing: in our log that means that a tool
+// owed it.
+func (t *translator) messageSources(r *row, m *events.Message) []uint64 {
+	if m.Source.Kind == events.SourcePlugin {
+		return nil
+	}
+	return t.sources(r.Sources)
 }
 
 // header translates a header. The reference system records resume for the first one of every process; the claim of
@@ -208,11 +267,15 @@ func (t *translator) header(r *row) error {
 	if err != nil {
 		return err
 	}
+	if err := t.shorten(&eh); err != nil {
+		return err
+	}
 	if err := t.ready(false); err != nil {
 		return err
 	}
 	_, seq := t.state.Header()
 	if seq != 0 && events.HeaderReason(h.Reason) != events.HeaderChange {
+		t.process++
 		if err := t.claim(events.ClaimResumed); err != nil {
 			return err
 		}
@@ -240,38 +303,44 @@ func (t *translator) context(r *row) (uint64, error) {
 	_, open := t.state.Step()
 	h, headerSeq := t.state.Header()
 	last, contextSeq := t.state.Context()
-	if !open || t.call != nil || headerSeq == 0 || h.Config.Provider != body.Provider || h.Config.Model != body.Model || contextSeq != 0 && last == body {
+	if !open || t.call != nil || t.state.Answered() || headerSeq == 0 || h.Config.Provider != body.Provider || h.Config.Model != body.Model || contextSeq != 0 && last == body {
 		return t.foreign(r)
 	}
 	return t.plain(&body)
 }
 
-// retry keeps the schedule of another attempt. It ends the open call when that is the one that failed.
-func (t *translator) retry(r *row) (uint64, error) {
-	var ref turnStep
-	if err := unmarshal(r.Data, &ref); err == nil && t.call != nil && t.call.ref == ref {
-		if err := t.abandon(); err != nil {
-			return 0, err
+// shorten puts the long parts of a header into objects.
+func (t *translator) shorten(h *events.Header) (err error) {
+	if t.long(len(h.System)) {
+		if h.SystemObject, err = t.object(events.TextMediaType, []byte(h.System)); err != nil {
+			return err
 		}
+		h.System = ""
 	}
-	return t.foreign(r)
+	tools, err := events.AppendTools(nil, h.Tools)
+	if err != nil {
+		return err
+	}
+	if t.long(len(tools)) {
+		h.ToolsObject, err = t.object(events.ToolsMediaType, tools)
+		h.Tools = nil
+	}
+	return err
 }
 
-// rewrite appends an event that replaces a run of the surface, which it cites whole.
-func (t *translator) rewrite(r *row, body events.Body, op events.SurfaceOp) (uint64, error) {
+// rewrite appends an event that replaces a run of the surface, which it cites whole, with others that are cited.
+func (t *translator) rewrite(r *row, body events.Body, op events.SurfaceOp, cited ...uint64) (uint64, error) {
 	if err := t.abandon(); err != nil {
 		return 0, err
 	}
 	nodes := t.state.Nodes()
 	lo, hi := slices.Index(nodes, op.Region.Start), slices.Index(nodes, op.Region.End)
-	sources := t.sources(r.Sources)
+	sources := append(t.sources(r.Sources), cited...)
 	if lo >= 0 && hi >= lo {
-		for _, n := range nodes[lo : hi+1] {
-			if !slices.Contains(sources, n) {
-				sources = append(sources, n)
-			}
-		}
+		sources = append(sources, nodes[lo:hi+1]...)
 	}
 	slices.Sort(sources)
-	return t.append(body, op, sources)
+	seq, err := t.append(body, op, slices.Compact(sources))
+	t.show(seq)
+	return seq, err
 }

@@ -84,6 +84,8 @@ type row struct {
 	CreatedAt       float64 `json:"createdAt"`
 	Cwd             loose   `json:"cwd"`
 	DelegationDepth float64 `json:"delegationDepth"`
+
+	raw []byte // the header's whole line
 }
 
 // lenient accepts what ECMAScript's JSON.parse accepts.
@@ -122,6 +124,9 @@ func rows(r io.Reader) iter.Seq2[int, rowOrError] {
 				var re rowOrError
 				if err := unmarshal(line, &re.row); err != nil {
 					re.err = fmt.Errorf("%w: line %d: %w", ErrCorrupt, n, err)
+				}
+				if re.row.Type == rowHeader {
+					re.row.raw = bytes.TrimSpace(line)
 				}
 				if !yield(n, re) || re.err != nil {
 					return

@@ -69,6 +69,14 @@ type block struct {
 	ToolCallID text   `json:"toolCallId"`
 	Content    blocks `json:"content"`
 	IsError    bool   `json:"isError"`
+	Attachment struct {
+		ID        text    `json:"attachmentId"`
+		MediaType text    `json:"mediaType"`
+		Width     float64 `json:"width"`
+		Height    float64 `json:"height"`
+		Bytes     float64 `json:"bytes"`
+		Name      loose   `json:"name"`
+	} `json:"attachment"`
 }
 
 // blocks is a message's content. A string stands for one block of text.
@@ -97,41 +105,19 @@ type message struct {
 	} `json:"source"`
 }
 
-func blocksOf(in []block) ([]events.Block, error) {
-	out := make([]events.Block, 0, len(in))
-	for _, b := range in {
-		switch kind := events.BlockType(b.Type); kind {
-		case events.BlockText, events.BlockReasoning:
-			out = append(out, events.Block{Type: kind, Text: string(b.Text)})
-		case events.BlockToolCall:
-			out = append(out, events.Block{Type: kind, ID: string(b.ID), Name: string(b.Name), Arguments: string(b.Arguments)})
-		case events.BlockToolResult:
-			inner, err := blocksOf(b.Content)
-			if err != nil {
-				return nil, err
-			}
-			out = append(out, events.Block{Type: kind, ToolCallID: string(b.ToolCallID), Content: inner, IsError: b.IsError})
-		default:
-			return nil, fmt.Errorf("a block of type %q cannot be rebuilt from the log alone", clip(string(b.Type)))
-		}
-	}
-	return out, nil
-}
-
 // event returns the message with a role that it must have when it has one. Only user messages keep their source: that
 // of the others follows from the log.
-func (m message) event(role events.Role) (events.Message, error) {
+func (m message) event(role events.Role, content []events.Block) (events.Message, error) {
 	if m.Role != "" && events.Role(m.Role) != role {
 		return events.Message{}, fmt.Errorf("a message of role %q where %q belongs", clip(string(m.Role)), role)
 	}
-	content, err := blocksOf(m.Content)
 	s := events.Source{Kind: events.SourceKind(m.Source.Kind), Plugin: string(m.Source.Plugin), CompactionID: string(m.Source.CompactionID)}
 	switch s.Kind {
 	case events.SourceUser, events.SourcePlugin, events.SourceContext:
 	default: // a kind of the reference system's plugins
 		s = events.Source{Kind: events.SourcePlugin, Plugin: string(m.Source.Kind)}
 	}
-	return events.Message{ID: string(m.ID), Role: role, Content: content, Source: s}, err
+	return events.Message{ID: string(m.ID), Role: role, Content: content, Source: s}, nil
 }
 
 type usage struct {

@@ -136,6 +136,7 @@ func (t *translator) toolResult(r *row) (uint64, error) {
 	if err != nil {
 		return 0, err
 	}
+	t.show(seq)
 	tool.done = true
 	_, err = t.startTools()
 	return seq, err
@@ -143,6 +144,9 @@ func (t *translator) toolResult(r *row) (uint64, error) {
 
 // replaceResult puts other content in the place of a tool result; everything else stays.
 func (t *translator) replaceResult(r *row, m events.Message) (uint64, error) {
+	if err := t.settle(); err != nil {
+		return 0, err
+	}
 	op, err := t.surface(r.Surface)
 	if err != nil {
 		return 0, err

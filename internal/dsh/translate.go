@@ -7,12 +7,14 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 
 	"github.com/oklog/ulid/v2"
 
 	"github.com/refold-dev/refold/pkg/codec"
 	"github.com/refold-dev/refold/pkg/events"
 	"github.com/refold-dev/refold/pkg/fold"
+	"github.com/refold-dev/refold/pkg/objects"
 )
 
 const (
@@ -44,20 +46,82 @@ type Session struct {
 	Events   []events.Event // a complete log of ours: it folds
 	Payloads [][]byte       // their canonical payloads
 	Requests []Request      // in dispatch order
+	Objects  []Object       // what the events name, each once, in the order in which they come into use
+	Missing  []objects.Ref  // images that the events name and of which nobody has the bytes; no request shows them
+	Rescaled int            // images that were made smaller anew: the requests with them are not those that were sent
 }
+
+// Object is an object that events of a translated log name.
+type Object struct {
+	Ref  objects.Ref
+	Data []byte
+}
+
+// Config is what a translation needs beside the log. The zero value is good for a log without images.
+type Config struct {
+	Session     events.ID // the session's id; empty: one that follows from the log
+	InlineMax   int       // the longest text that stands in an event, in bytes; longer ones become objects; 0: no limit
+	Uploads     fs.FS     // the recorded uploads of images, see [Config.Translate]; nil: none were recorded
+	Attachments fs.FS     // bytes of images, see [Config.Translate]; nil: none
+	TextModels  []string  // models that take text only
+	ImageModels []string  // models that take images
+	Rescale     bool      // make an image smaller when nobody has the bytes that were sent
+}
+
+// Translate is [Config.Translate] without anything beside the log.
+func Translate(r io.Reader) (*Session, error) { return new(Config).Translate(r) }
 
 // Translate reads a session log of the reference system, raw or as zstd frames, and returns it as a log of ours. Each
 // attempt's first chunk is preceded by the llm/stream that our loop would have recorded. Nothing is returned of a log
 // that does not fold. Errors about the file's contents wrap [ErrCorrupt] and name the line.
-func Translate(r io.Reader) (*Session, error) {
+//
+// How images were shown is not in such a log. Uploads holds the requests with which the reference system gave images to
+// the provider, NNN.request.bin in order, and the answers, NNN.response.json; Attachments holds images, as DIGEST.EXT as
+// they came and as DIGEST.sent.EXT as they were sent. What can still not be told is an error that wraps [ErrImages]; so
+// is a log with images that cannot be read twice because r is no [io.Seeker].
+func (c *Config) Translate(r io.Reader) (*Session, error) {
+	t, err := c.pass(r, nil)
+	if err != nil {
+		return nil, err
+	}
+	if len(t.album) == 0 {
+		return t.out, nil
+	}
+	again, ok := r.(io.Seeker)
+	if !ok {
+		return nil, fmt.Errorf("%w, and its log is read twice: give a file that can be", ErrImages)
+	}
+	p, err := c.plan(t)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := again.Seek(0, io.SeekStart); err != nil {
+		return nil, fmt.Errorf("read the log again: %w", err)
+	}
+	if t, err = c.pass(r, p); err != nil {
+		return nil, err
+	}
+	t.out.Rescaled = p.rescaled
+	return t.out, nil
+}
+
+// pass translates the log. Without a plan images are shown as placeholders, and the translator tells which there are and
+// which calls show them.
+func (c *Config) pass(r io.Reader, p *plan) (*translator, error) {
 	builder, err := codec.New(codec.DeepSeekChat1, codec.Options{})
 	if err != nil {
 		return nil, err
 	}
-	t := &translator{builder: builder, seqs: make(map[uint64]uint64), out: new(Session)}
+	t := &translator{
+		cfg: *c, plan: p, builder: builder, seqs: make(map[uint64]uint64), out: new(Session), pictured: make(map[uint64][]objects.Digest),
+		listed: make(map[objects.Digest]bool),
+	}
+	if p != nil {
+		t.set = p.set
+	}
 	line := 0
 	for n, re := range rows(r) {
-		line = n
+		line, t.line = n, n
 		if re.err != nil {
 			return nil, re.err
 		}
@@ -68,10 +132,16 @@ func Translate(r io.Reader) (*Session, error) {
 	if t.state == nil {
 		return nil, fmt.Errorf("%w: no session header in %d lines: is it a session log of the reference system?", ErrCorrupt, line)
 	}
-	return t.out, nil
+	if err := t.end(); err != nil {
+		return nil, fmt.Errorf("%w: behind line %d: %w", ErrCorrupt, line, err)
+	}
+	return t, nil
 }
 
 type translator struct {
+	cfg     Config
+	plan    *plan // nil in the first pass
+	line    int
 	state   *fold.State
 	builder codec.Builder
 	out     *Session
@@ -82,6 +152,15 @@ type translator struct {
 	call    *modelCall // the open one, nil when there is none
 	tools   []stepTool // of the step's answer
 	renamed []renaming
+
+	set    objects.Set             // the bytes that requests are built from
+	listed map[objects.Digest]bool // those in out.Objects or out.Missing; looked up only
+
+	album    []attachment                // the images, each once, in the order of the log
+	pictured map[uint64][]objects.Digest // our sequences to the images of the event there; looked up only
+	pictures []objects.Digest            // of the message that is being translated
+	process  int                         // how many processes the log has seen end
+	calls    []imageCall                 // those that show images
 }
 
 // id derives a ULID from the log, so that a log always translates to the same events.
@@ -108,6 +187,7 @@ func (t *translator) append(body events.Body, surface events.SurfaceOp, sources 
 		Prev: t.state.Head(), Body: body, Surface: surface, Sources: sources,
 	}
 	_, e.Ignorable = body.(*events.Unknown)
+	e.Ignorable = e.Ignorable || body.Type() == events.TypeSessionTitle
 	payload, err := events.Encode(&e)
 	if err != nil {
 		return 0, fmt.Errorf("%w: %w", errEncode, err)
@@ -120,9 +200,43 @@ func (t *translator) append(body events.Body, surface events.SurfaceOp, sources 
 	return seq, nil
 }
 
+// object keeps bytes that an event names.
+func (t *translator) object(mediaType string, data []byte) (objects.Ref, error) {
+	ref, err := objects.NewRef(mediaType, data)
+	if err != nil {
+		return ref, err
+	}
+	if err := t.set.Add(ref, data); err != nil {
+		return ref, err
+	}
+	t.use(ref)
+	return ref, nil
+}
+
+// use lists an object that an event names.
+func (t *translator) use(ref objects.Ref) {
+	if t.listed[ref.Digest] {
+		return
+	}
+	t.listed[ref.Digest] = true
+	if data, ok := t.set.Bytes(ref.Digest); ok {
+		t.out.Objects = append(t.out.Objects, Object{Ref: ref, Data: data})
+	} else {
+		t.out.Missing = append(t.out.Missing, ref)
+	}
+}
+
+// long reports whether a text of n bytes becomes an object.
+func (t *translator) long(n int) bool { return t.cfg.InlineMax > 0 && n > t.cfg.InlineMax }
+
 // message translates a message; one without an id gets one.
 func (t *translator) message(r *row, m *message, role events.Role) (events.Message, error) {
-	em, err := m.event(role)
+	t.pictures = t.pictures[:0]
+	content, err := t.content(m.Content, role)
+	if err != nil {
+		return events.Message{}, err
+	}
+	em, err := m.event(role, content)
 	if em.ID == "" {
 		em.ID = string(id(t.time, string(t.out.ID), string(binary.BigEndian.AppendUint64(nil, r.Seq))))
 	}
@@ -148,7 +262,9 @@ func (t *translator) start(r *row) error {
 		return fmt.Errorf("log version %v; only 0 is known", r.Version)
 	}
 	t.time = count(r.CreatedAt, new(bool))
-	t.out.ID = id(t.time, string(r.ID))
+	if t.out.ID = t.cfg.Session; t.out.ID == "" {
+		t.out.ID = id(t.time, string(r.ID))
+	}
 	t.state = fold.New(t.out.ID)
 	_, err := t.plain(&events.SessionCreated{
 		Session: t.out.ID,
@@ -157,7 +273,31 @@ func (t *translator) start(r *row) error {
 	if err != nil {
 		return err
 	}
-	return t.claim(events.ClaimCreated)
+	if err := t.claim(events.ClaimCreated); err != nil {
+		return err
+	}
+	_, err = t.keep(rowHeader, r.raw, nil)
+	return err
+}
+
+// end brings the log to the state in which whoever goes on finds what the reference system left open: what came of an
+// answer, and the tools that may have begun.
+func (t *translator) end() error {
+	if t.call != nil {
+		_, err := t.record(t.call.chunks)
+		return err
+	}
+	last := -1
+	for i := range t.tools {
+		if t.tools[i].started && !t.tools[i].done {
+			last = i
+		}
+	}
+	for i := range t.tools[:last+1] { // those before it may have begun too, as far as our log could tell
+		t.tools[i].started = true
+	}
+	_, err := t.startTools()
+	return err
 }
 
 // row translates one row.

@@ -28,12 +28,15 @@ type layer struct {
 const (
 	cobraModule      = "github.com/spf13/cobra"
 	compressModule   = "github.com/klauspost/compress"
+	graphemeModule   = "github.com/rivo/uniseg"
+	imageModule      = "golang.org/x/image"
 	jsonModule       = "github.com/go-json-experiment/json"
 	mcpModule        = "github.com/modelcontextprotocol/go-sdk"
 	natsModule       = "github.com/nats-io/nats.go"
 	natsServerModule = "github.com/nats-io/nats-server/v2"
 	nkeysModule      = "github.com/nats-io/nkeys"
 	prometheusModule = "github.com/prometheus/client_golang"
+	schemaModule     = "github.com/google/jsonschema-go"
 	syncModule       = "golang.org/x/sync"
 	toolsModule      = "golang.org/x/tools"
 	ulidModule       = "github.com/oklog/ulid/v2"
@@ -56,16 +59,18 @@ var (
 		{path: "pkg/eventlog", own: []string{"pkg/events", "pkg/objects"}, notStd: []string{"net", "testing"}},
 		{path: "pkg/codec", own: []string{"pkg/events", "pkg/fold", "pkg/objects"}, modules: []string{jsonModule}, notStd: impure},
 
-		{path: "internal/dsh", own: []string{"pkg"}, modules: []string{compressModule, jsonModule, ulidModule}},
+		{path: "internal/dsh", own: []string{"pkg", "internal/images"}, modules: []string{compressModule, jsonModule, ulidModule}},
+		{path: "internal/compact", own: []string{"pkg/events", "pkg/fold", "pkg/objects"}, notStd: impure},
 		{path: "internal/replay", own: []string{"pkg"}},
+		{path: "internal/images", own: []string{"pkg"}, modules: []string{imageModule}, notStd: impure},
 		{path: "internal/httpserve", modules: []string{prometheusModule}},
 		{path: "internal/faults", own: []string{"pkg"}, notStd: []string{"testing"}},
 		{path: "internal/jetstream", own: []string{"pkg"}, modules: []string{natsModule, compressModule, syncModule, ulidModule}},
 		{path: "internal/provider", own: []string{"pkg"}, modules: []string{jsonModule, prometheusModule, syncModule}},
-		{path: "internal/tools", own: []string{"pkg"}, modules: []string{jsonModule, mcpModule, syncModule}},
+		{path: "internal/tools", own: []string{"pkg"}, modules: []string{graphemeModule, jsonModule, mcpModule, schemaModule, syncModule}},
 		{
 			path:    "internal/worker",
-			own:     []string{"pkg", "internal/jetstream", "internal/provider", "internal/replay", "internal/tools"},
+			own:     []string{"pkg", "internal/compact", "internal/images", "internal/jetstream", "internal/provider", "internal/replay", "internal/tools"},
 			modules: serviceModules,
 		},
 		{path: "internal/follow", own: []string{"pkg", "internal/jetstream"}, modules: serviceModules},
@@ -81,7 +86,7 @@ var (
 
 	// testModules may be imported by tests and test suites of every layer.
 	testModules = []string{
-		"github.com/google/go-cmp", "github.com/rogpeppe/go-internal", "go.uber.org/goleak", "pgregory.net/rapid",
+		"github.com/google/go-cmp", "github.com/rivo/uniseg", "github.com/rogpeppe/go-internal", "go.uber.org/goleak", "pgregory.net/rapid",
 	}
 	// integrationModules may be imported by tests outside pkg/ too.
 	integrationModules = []string{natsModule, natsServerModule, nkeysModule, prometheusModule}

@@ -74,7 +74,7 @@ func (l *Local) Audit(ctx context.Context) error {
 
 // Work runs a loop worker until ctx ends.
 func (l *Local) Work(ctx context.Context, w *WorkerFlags) error {
-	service, err := NewWorker(l.Client, w, l.ackWait, l.Registry, l.log)
+	service, err := NewWorker(ctx, l.Client, w, l.ackWait, l.Registry, l.log)
 	if err != nil {
 		return err
 	}

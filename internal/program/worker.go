@@ -32,7 +32,14 @@ type WorkerFlags struct {
 	System      string
 	PlainHTTP   bool
 	Key         provider.Secret // zero: from the environment
+	Loop        LoopFlags
 }
+
+// The system prompts of sessions that have none.
+const (
+	systemRead  = "You are a careful assistant with read access to a workspace."
+	systemWrite = "You are a careful assistant with read and write access to a workspace."
+)
 
 // Flags adds the worker's flags to a command.
 func (w *WorkerFlags) Flags(cmd *cobra.Command) {
@@ -42,14 +49,29 @@ func (w *WorkerFlags) Flags(cmd *cobra.Command) {
 		host = "worker"
 	}
 	f.StringVar(&w.Name, "name", env("REFOLD_WORKER", host), "the worker's name, stable over restarts (REFOLD_WORKER)")
-	f.StringVar(&w.Workspace, "workspace", ".", "directory that the list and read tools show")
 	f.StringVar(&w.Provider, "provider", provider.KindDeepSeek, "model provider of sessions that choose none")
 	f.StringVar(&w.As, "provider-name", "", "the provider's name in the log; empty: as --provider")
 	f.StringVar(&w.ProviderURL, "provider-url", env("REFOLD_PROVIDER_URL", ""), "base URL of the provider's API; empty: the vendor's own service (REFOLD_PROVIDER_URL)")
 	f.StringVar(&w.Model, "model", "deepseek-chat", "model of sessions that choose none")
 	f.StringVar(&w.Effort, "effort", "", "reasoning effort of sessions that choose none: off, low, high or max")
-	f.StringVar(&w.System, "system", "You are a careful assistant with read access to a workspace.", "system prompt of sessions that have none")
 	f.BoolVar(&w.PlainHTTP, "plain-http", false, "send the key over plain http to hosts other than this one")
+	w.SessionFlags(cmd)
+}
+
+// SessionFlags adds the flags that say how sessions are run, whatever the provider is.
+func (w *WorkerFlags) SessionFlags(cmd *cobra.Command) {
+	f := cmd.Flags()
+	f.StringVar(&w.Workspace, "workspace", ".", "directory that the tools show, and change with --allow-write")
+	f.StringVar(&w.System, "system", systemRead, "system prompt of sessions that have none; the default speaks of write access with --allow-write")
+	w.Loop.Flags(cmd)
+}
+
+// system returns the system prompt of sessions that have none.
+func (w *WorkerFlags) system() string {
+	if w.Loop.AllowWrite && w.System == systemRead {
+		return systemWrite
+	}
+	return w.System
 }
 
 // name returns the provider's name in the log.
@@ -60,13 +82,26 @@ func (w *WorkerFlags) name() string {
 	return w.Provider
 }
 
-func (w *WorkerFlags) adapter() (provider.Adapter, error) {
-	return provider.New(w.Provider, provider.Config{Name: w.name(), BaseURL: w.ProviderURL, PlainHTTP: w.PlainHTTP, Key: w.Key})
+func (w *WorkerFlags) adapter(ctx context.Context) (provider.Adapter, error) {
+	cfg := provider.Config{Name: w.name(), BaseURL: w.ProviderURL, PlainHTTP: w.PlainHTTP, Key: w.Key}
+	adapter, err := provider.New(w.Provider, cfg)
+	if err != nil {
+		return nil, err
+	}
+	m, changed, err := w.Loop.model(ctx, adapter, events.Config{Provider: w.name(), Model: w.Model})
+	if err != nil || !changed {
+		return adapter, err
+	}
+	cfg.Models = []provider.Model{m}
+	return provider.New(w.Provider, cfg) // the first one has made no connection
 }
 
 // Check returns what is wrong with the flags, as far as that can be told without a server.
-func (w *WorkerFlags) Check() error {
-	adapter, err := w.adapter()
+func (w *WorkerFlags) Check(ctx context.Context) error {
+	if _, err := w.Loop.settings(); err != nil {
+		return err
+	}
+	adapter, err := w.adapter(ctx)
 	if err != nil {
 		return err
 	}
@@ -83,8 +118,12 @@ func (w *WorkerFlags) Check() error {
 }
 
 // NewWorker returns a loop worker over a connected client.
-func NewWorker(client *jetstream.Client, w *WorkerFlags, ackWait time.Duration, reg prometheus.Registerer, log *slog.Logger) (*worker.Worker, error) {
-	adapter, err := w.adapter()
+func NewWorker(ctx context.Context, client *jetstream.Client, w *WorkerFlags, ackWait time.Duration, reg prometheus.Registerer, log *slog.Logger) (*worker.Worker, error) {
+	cfg, err := w.Loop.settings()
+	if err != nil {
+		return nil, err
+	}
+	adapter, err := w.adapter(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -92,7 +131,7 @@ func NewWorker(client *jetstream.Client, w *WorkerFlags, ackWait time.Duration, 
 	if err != nil {
 		return nil, err
 	}
-	set, err := tools.NewSet(workspace.Tools()...)
+	set, err := tools.NewSet(w.Loop.tools(workspace)...)
 	if err != nil {
 		return nil, err
 	}
@@ -101,17 +140,16 @@ func NewWorker(client *jetstream.Client, w *WorkerFlags, ackWait time.Duration, 
 		return nil, err
 	}
 	live, name := client.Live(), w.name()
-	return worker.New(worker.Config{
-		Name: w.Name, Instance: NewID(),
-		Defaults: events.Options{Provider: name, Model: w.Model, ReasoningEffort: w.Effort, System: w.System},
-		Adapters: map[string]provider.Adapter{name: adapter},
-		Tools:    set, Objects: client.Objects(), NewID: NewID, Jitter: rand.Float64, Log: log,
-		Live: func(id events.ID, chunks []byte) {
-			if err := live.Publish(id, chunks); err != nil {
-				log.Debug("live chunk not published", slog.Any("error", err))
-			}
-		},
-	}, worker.Service{Client: client, AckWait: ackWait, Metrics: metrics})
+	cfg.Name, cfg.Instance = w.Name, NewID()
+	cfg.Defaults = events.Options{Provider: name, Model: w.Model, ReasoningEffort: w.Effort, System: w.system()}
+	cfg.Routes = provider.NewRoutes(map[string]provider.Adapter{name: adapter})
+	cfg.Tools, cfg.Objects, cfg.NewID, cfg.Jitter, cfg.Log = set, client.Objects(), NewID, rand.Float64, log
+	cfg.Live = func(id events.ID, chunks []byte) {
+		if err := live.Publish(id, chunks); err != nil {
+			log.DebugContext(ctx, "live chunk not published", slog.Any("error", err))
+		}
+	}
+	return worker.New(cfg, worker.Service{Client: client, AckWait: ackWait, Metrics: metrics})
 }
 
 // Worker returns the loop-worker command.
@@ -123,8 +161,11 @@ func Worker() *cobra.Command {
 		Short: "Run the loops of sessions: claim inputs, make model calls, run tools, append every event",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return s.Run(cmd.Context(), "loop-worker", func(_ context.Context, client *jetstream.Client, reg *prometheus.Registry, log *slog.Logger) (Runner, error) {
-				return NewWorker(client, &w, s.AckWait, reg, log)
+			if _, err := w.Loop.settings(); err != nil { // before anything is connected
+				return err
+			}
+			return s.Run(cmd.Context(), "loop-worker", func(ctx context.Context, client *jetstream.Client, reg *prometheus.Registry, log *slog.Logger) (Runner, error) {
+				return NewWorker(ctx, client, &w, s.AckWait, reg, log)
 			})
 		},
 	}

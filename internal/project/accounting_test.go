@@ -143,8 +143,11 @@ func checkLog(t checker, l *foldtest.Log) {
 	s := project.NewSession(l.State.ID(), project.Options{})
 	state := fold.New(l.State.ID())
 	var got []project.Record
-	var want, sum project.Usage
+	var want, sum project.Usage // of all answers: the loop's and the auxiliary calls'
 	var ends, calls int
+	var aux *events.LLMStream // the open auxiliary call
+	var auxUsage *project.Usage
+	own := uint64(0) // what comes behind this is the session's own
 	var previous, body codec.Body
 	prefixes := map[uint64]int64{}
 	for i := range l.Payloads {
@@ -153,7 +156,13 @@ func checkLog(t checker, l *foldtest.Log) {
 			t.Fatal(err)
 		}
 		switch b := e.Body.(type) {
+		case *events.SessionCreated:
+			own = b.SeedLength + 1
 		case *events.LLMStream:
+			if aux, auxUsage = b, nil; b.Auxiliary != nil {
+				break
+			}
+			aux = nil
 			req, err := state.Request()
 			if err != nil {
 				t.Fatal(err)
@@ -167,6 +176,20 @@ func checkLog(t checker, l *foldtest.Log) {
 			calls++
 		case *events.AssistantMessage:
 			addUsage(&want, project.UsageOf(b.Usage, b.UsageReported))
+		case *events.AssistantChunk:
+			for i := range b.Chunks {
+				if c := &b.Chunks[i]; c.Type == events.ChunkUsage {
+					auxUsage = project.UsageOf(c.Usage, true)
+				}
+			}
+		case *events.LLMFailed, *events.SessionTitle, *events.CompactionSummary:
+			if aux == nil || e.Type() == events.TypeSessionTitle && aux.Purpose != events.PurposeTitle {
+				break
+			}
+			if ends++; e.Type() != events.TypeLLMFailed {
+				addUsage(&want, auxUsage)
+			}
+			aux = nil
 		case *events.StepEnd:
 			ends++
 		}
@@ -184,9 +207,12 @@ func checkLog(t checker, l *foldtest.Log) {
 		if r != nil {
 			got = append(got, *r)
 		}
+		if e.Seq == own { // what was copied costs the parent
+			ends, want = 0, project.Usage{}
+		}
 	}
 	if len(got) != ends {
-		t.Errorf("%d records of %d steps", len(got), ends)
+		t.Errorf("%d records of %d steps and auxiliary calls", len(got), ends)
 	}
 	for i := range got {
 		r := &got[i]
@@ -206,7 +232,7 @@ func checkLog(t checker, l *foldtest.Log) {
 			if a.Unbuilt != project.Built {
 				t.Errorf("request of event %d: %s", a.Stream, a.Unbuilt)
 			}
-			if a.Prefix.Bytes != prefixes[a.Stream] {
+			if r.Purpose == "" && a.Prefix.Bytes != prefixes[a.Stream] {
 				t.Errorf("request of event %d: prefix of %d bytes, want %d", a.Stream, a.Prefix.Bytes, prefixes[a.Stream])
 			}
 		}

@@ -11,7 +11,7 @@ type Cause string
 // The causes, in the order of precedence: of several that apply, the first is the step's. What the loop did goes before
 // what the provider did, and what breaks the prompt earlier goes before what breaks it later.
 //
-// Those up to CausePrune are facts of the log: the prefix broke there, whatever the provider reported. From
+// Those up to CauseImages are facts of the log: the prefix broke there, whatever the provider reported. From
 // CauseUnreported on the prefix is unbroken and the provider's figures decide, except that CauseFork applies to both.
 const (
 	CauseFirstRequest Cause = "first-request" // no request of this session was served before
@@ -22,6 +22,7 @@ const (
 	CauseTools        Cause = "tools"         // the tools changed, in number, order or any byte
 	CauseCompaction   Cause = "compaction"    // messages that had been sent were replaced by a summary
 	CausePrune        Cause = "prune"         // a tool result that had been sent was shortened
+	CauseImages       Cause = "images"        // images that had been sent are shown in another way
 	CauseUnreported   Cause = "unreported"    // the provider gave no cache figures, or no answer
 	CauseNone         Cause = "none"          // the cache gave what could be expected
 	CauseConfig       Cause = "config"        // it gave less, and the configuration or the codec had changed
@@ -33,7 +34,7 @@ const (
 func Causes() []Cause {
 	return []Cause{
 		CauseFirstRequest, CauseFork, CauseResumeDrift, CauseModel, CauseSystem, CauseTools, CauseCompaction, CausePrune,
-		CauseUnreported, CauseNone, CauseConfig, CauseExpired, CauseProviderMiss,
+		CauseImages, CauseUnreported, CauseNone, CauseConfig, CauseExpired, CauseProviderMiss,
 	}
 }
 

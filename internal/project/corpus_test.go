@@ -30,22 +30,28 @@ func TestCorpus(t *testing.T) {
 	}
 	for _, file := range files {
 		scenario := filepath.Base(filepath.Dir(file))
-		if scenario == "17-image" {
-			t.Log("17-image: image requests need objects that the log does not hold")
-			continue
-		}
 		t.Run(scenario, func(t *testing.T) {
 			f, err := os.Open(file)
 			if err != nil {
 				t.Fatal(err)
 			}
 			defer func() { _ = f.Close() }()
-			session, err := dsh.Translate(f)
+			var cfg dsh.Config
+			uploads := filepath.Join(filepath.Dir(file), "files-api")
+			if info, err := os.Stat(uploads); err == nil && info.IsDir() {
+				cfg.Uploads = os.DirFS(uploads)
+			}
+			session, err := cfg.Translate(f)
 			if err != nil {
 				t.Fatal(err)
 			}
 			l := &foldtest.Log{
 				Events: session.Events, Payloads: session.Payloads, State: fold.New(session.ID), Objects: new(objects.Set),
+			}
+			for _, o := range session.Objects {
+				if err := l.Objects.Add(o.Ref, o.Data); err != nil {
+					t.Fatal(err)
+				}
 			}
 			checkLog(t, l)
 			rs := records(t, l, project.Options{})
@@ -68,5 +74,6 @@ var corpusCauses = map[string][]project.Cause{
 	},
 	"06-resume":     {project.CauseFirstRequest, project.CauseUnreported, project.CauseResumeDrift, project.CauseResumeDrift},
 	"08-compaction": {project.CauseFirstRequest, project.CauseUnreported, project.CauseUnreported, project.CauseCompaction, project.CauseUnreported},
+	"17-image":      {project.CauseFirstRequest, project.CauseUnreported, project.CauseUnreported, project.CauseModel, project.CauseResumeDrift},
 	"09-prune":      {project.CauseFirstRequest, project.CauseUnreported, project.CausePrune, project.CauseUnreported},
 }

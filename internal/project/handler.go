@@ -30,7 +30,7 @@ var _ follow.Handler = (*handler)(nil)
 // Apply implements [follow.Handler].
 func (h *handler) Apply(ctx context.Context, m eventlog.Message) error {
 	if h.session == nil {
-		if m.Type != events.TypeStepEnd {
+		if !recorded(m.Type) {
 			return nil
 		}
 		if err := h.refold(ctx, m.Seq); err != nil {
@@ -43,6 +43,11 @@ func (h *handler) Apply(ctx context.Context, m eventlog.Message) error {
 		}
 	}
 	return h.publish(ctx)
+}
+
+// recorded reports whether an event of the type may call for a record: it ends a step, or an auxiliary call.
+func recorded(t events.Type) bool {
+	return t == events.TypeStepEnd || t == events.TypeLLMFailed || t == events.TypeCompactionSummary || t == events.TypeSessionTitle
 }
 
 // CaughtUp implements [follow.Handler].
@@ -96,7 +101,7 @@ func (h *handler) fold(ctx context.Context, m *eventlog.Message, d *events.Decod
 func (h *handler) apply(ctx context.Context, e *events.Event) (*Record, error) {
 	set := new(objects.Set)
 	if stream, ok := e.Body.(*events.LLMStream); ok {
-		if why, err := h.fetch(ctx, set, stream.Objects); err != nil {
+		if why, err := h.fetch(ctx, set, h.session.Needed(stream)); err != nil {
 			return nil, err
 		} else if why != Built {
 			return final(h.session.ApplyUnbuilt(e, why))

@@ -7,23 +7,26 @@ import (
 	"sync"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/refold-dev/refold/pkg/events"
 )
 
 // Metrics counts records. Its labels are bounded: providers, models and failure codes beyond a limit are counted as
 // "other". Sessions are no labels: exemplars name them, and the STEPS records hold the details. Everything starts at
 // zero with the process; the records are the durable truth.
 type Metrics struct {
-	steps    *prometheus.CounterVec
-	tokens   *prometheus.CounterVec
-	expected *prometheus.CounterVec
-	request  *prometheus.CounterVec
-	ratio    *prometheus.HistogramVec
-	first    *prometheus.HistogramVec
-	duration *prometheus.HistogramVec
-	failed   *prometheus.CounterVec
-	calls    *prometheus.CounterVec
-	unbuilt  *prometheus.CounterVec
-	lost     prometheus.Counter
+	steps     *prometheus.CounterVec
+	tokens    *prometheus.CounterVec
+	expected  *prometheus.CounterVec
+	request   *prometheus.CounterVec
+	ratio     *prometheus.HistogramVec
+	first     *prometheus.HistogramVec
+	duration  *prometheus.HistogramVec
+	failed    *prometheus.CounterVec
+	calls     *prometheus.CounterVec
+	unbuilt   *prometheus.CounterVec
+	auxiliary *prometheus.CounterVec
+	lost      prometheus.Counter
 
 	providers, models, codes names
 }
@@ -35,6 +38,7 @@ const (
 	labelKind     = "kind"
 	labelCode     = "code"
 	labelReason   = "reason"
+	labelPurpose  = "purpose"
 
 	labelOther   = "other"
 	labelUnknown = "unknown"
@@ -66,7 +70,7 @@ func NewMetrics(reg prometheus.Registerer, maxModels int) (*Metrics, error) {
 		steps: counter("refold_steps_total", "Finished steps, by what became of the prompt cache.",
 			labelProvider, labelModel, labelCause),
 		tokens: counter("refold_tokens_total", "Tokens that providers reported, failed calls included. The input kinds are disjoint; reasoning is part of output.",
-			labelProvider, labelModel, labelKind),
+			labelProvider, labelModel, labelPurpose, labelKind),
 		expected: counter("refold_cache_expected_bytes_total", "Bytes of request bodies that a prefix cache could have reused.",
 			labelProvider, labelModel),
 		request: counter("refold_request_bytes_total", "Bytes of request bodies.", labelProvider, labelModel),
@@ -77,13 +81,15 @@ func NewMetrics(reg prometheus.Registerer, maxModels int) (*Metrics, error) {
 		failed:   counter("refold_step_failures_total", "Steps without an answer, by the code of their last failure.", labelCode),
 		calls:    counter("refold_call_failures_total", "Failed model calls, those that were tried again included.", labelCode),
 		unbuilt:  counter("refold_requests_unbuilt_total", "Requests whose body could not be rebuilt or compared.", labelReason),
+		auxiliary: counter("refold_auxiliary_calls_total", "Model calls beside the conversation, failed ones included.",
+			labelProvider, labelModel, labelPurpose),
 		lost: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "refold_projector_records_of_others_total", Help: "Records that another projector had published first.",
 		}),
 		providers: names{max: maxProviders}, models: names{max: maxModels}, codes: names{max: maxCodes},
 	}
 	for _, c := range []prometheus.Collector{
-		m.steps, m.tokens, m.expected, m.request, m.ratio, m.first, m.duration, m.failed, m.calls, m.unbuilt, m.lost,
+		m.steps, m.tokens, m.expected, m.request, m.ratio, m.first, m.duration, m.failed, m.calls, m.unbuilt, m.auxiliary, m.lost,
 	} {
 		if err := reg.Register(c); err != nil {
 			return nil, fmt.Errorf("projector metrics: %w", err)
@@ -98,15 +104,20 @@ func (m *Metrics) Observe(r *Record) {
 	where := prometheus.Labels{
 		"session": string(r.Session), "turn": strconv.FormatInt(r.Turn, 10), "step": strconv.FormatInt(r.Step, 10),
 	}
+	if r.Purpose != "" {
+		m.observeAuxiliary(r, provider, model, where)
+		return
+	}
 	add(m.steps.WithLabelValues(provider, model, string(r.Cause)), 1, where)
 	observe(m.duration.WithLabelValues(provider, model), seconds(r.DurationMs), where)
 	if ratio, ok := r.HitRatio(); ok {
 		observe(m.ratio.WithLabelValues(provider, model), ratio, where)
 	}
-	m.usage(provider, model, r.Usage, where)
+	purpose := string(events.PurposeLoop)
+	m.usage(provider, model, purpose, r.Usage, where)
 	for i := range r.Attempts {
 		a := &r.Attempts[i]
-		m.usage(provider, model, a.Usage, where)
+		m.usage(provider, model, purpose, a.Usage, where)
 		add(m.expected.WithLabelValues(provider, model), float64(a.Reusable.Bytes), where)
 		add(m.request.WithLabelValues(provider, model), float64(a.Bytes), where)
 		if a.FirstChunkMs != nil {
@@ -124,7 +135,21 @@ func (m *Metrics) Observe(r *Record) {
 	}
 }
 
-func (m *Metrics) usage(provider, model string, u *Usage, where prometheus.Labels) {
+// observeAuxiliary counts an auxiliary call: what it cost and whether it failed, nothing that says something about steps.
+// Its purpose is one of a few that a record may have.
+func (m *Metrics) observeAuxiliary(r *Record, provider, model string, where prometheus.Labels) {
+	purpose := string(r.Purpose)
+	add(m.auxiliary.WithLabelValues(provider, model, purpose), 1, where)
+	m.usage(provider, model, purpose, r.Usage, where)
+	for i := range r.Attempts {
+		m.usage(provider, model, purpose, r.Attempts[i].Usage, where)
+	}
+	if r.Failure != "" {
+		add(m.calls.WithLabelValues(m.codes.label(string(r.Failure))), 1, where)
+	}
+}
+
+func (m *Metrics) usage(provider, model, purpose string, u *Usage, where prometheus.Labels) {
 	if u == nil {
 		return
 	}
@@ -140,7 +165,7 @@ func (m *Metrics) usage(provider, model string, u *Usage, where prometheus.Label
 		{"reasoning", u.Reasoning},
 	} {
 		if k.n > 0 {
-			add(m.tokens.WithLabelValues(provider, model, k.kind), float64(k.n), where)
+			add(m.tokens.WithLabelValues(provider, model, purpose, k.kind), float64(k.n), where)
 		}
 	}
 }

@@ -126,7 +126,7 @@ func (m *measured) extents(last *request, reused int64, src objects.Source) erro
 	extends := now.req.Messages.Extends(last.req.Messages)
 	sameHead := !m.model && !m.system
 	if sameHead {
-		m.prefix.Messages = commonMessages(last.req.Messages, now.req.Messages, extends)
+		m.prefix.Messages = commonMessages(&last.req, &now.req)
 	}
 	head := int64(0)
 	switch {
@@ -161,10 +161,25 @@ func (m *measured) extents(last *request, reused int64, src objects.Source) erro
 	return nil
 }
 
-// commonMessages returns how many messages the two conversations begin with in common.
-func commonMessages(a, b fold.Messages, extends bool) int64 {
-	if extends {
+// commonMessages returns how many messages the two conversations begin with in common, images being shown in the same
+// way.
+func commonMessages(r, s *fold.Request) int64 {
+	a, b := r.Messages, s.Messages
+	sameImages := r.Images.Generation() == s.Images.Generation()
+	if sameImages && b.Extends(a) {
 		return int64(a.Len())
+	}
+	var sameBlock func(a, b events.Block) bool
+	sameBlock = func(a, b events.Block) bool {
+		if a.Type == events.BlockImage && !sameImages {
+			x, _ := r.Images.Shown(a.Object.Digest)
+			y, _ := s.Images.Shown(b.Object.Digest)
+			if x != y {
+				return false
+			}
+		}
+		return a.Type == b.Type && a.Text == b.Text && a.Object == b.Object && a.ID == b.ID && a.Name == b.Name &&
+			a.Arguments == b.Arguments && a.ToolCallID == b.ToolCallID && slices.EqualFunc(a.Content, b.Content, sameBlock)
 	}
 	n := min(a.Len(), b.Len())
 	for i := range n {
@@ -174,11 +189,6 @@ func commonMessages(a, b fold.Messages, extends bool) int64 {
 		}
 	}
 	return int64(n)
-}
-
-func sameBlock(a, b events.Block) bool {
-	return a.Type == b.Type && a.Text == b.Text && a.Object == b.Object && a.ID == b.ID && a.Name == b.Name &&
-		a.Arguments == b.Arguments && a.ToolCallID == b.ToolCallID && slices.EqualFunc(a.Content, b.Content, sameBlock)
 }
 
 // rebuild builds both bodies anew and returns how many bytes they begin with in common.
@@ -236,8 +246,10 @@ func (s *Session) compare(m *measured, inherited bool) {
 		cause = CauseTools
 	case m.broken && s.compacted:
 		cause = CauseCompaction
-	case m.broken:
+	case m.broken && s.pruned:
 		cause = CausePrune
+	case m.broken:
+		cause = CauseImages
 	}
 	if cause != "" {
 		s.pending = stronger(s.pending, cause)

@@ -61,8 +61,8 @@ func (c *Config) validate() error {
 	return nil
 }
 
-// Projector publishes a record of every finished step of every session, each once however many projectors run, and
-// counts those that it published itself. Make it with [New] and run it once.
+// Projector publishes a record of every finished step and every auxiliary call of every session, each once however many
+// projectors run, and counts those that it published itself. Make it with [New] and run it once.
 type Projector struct {
 	cfg      Config
 	metrics  *Metrics
@@ -132,7 +132,7 @@ func (p *Projector) Status() follow.Status { return p.follower.Status() }
 // Notify tells the projector that the session's log has reached last. It may be wrong.
 func (p *Projector) Notify(session events.ID, last uint64) { p.follower.Notify(session, last) }
 
-// hints passes on that steps have ended.
+// hints passes on that there may be something to record.
 func (p *Projector) hints(ctx context.Context, notify func(events.ID, uint64)) error {
 	sub, err := p.cfg.Hints.Subscribe(ctx)
 	if err != nil {
@@ -144,7 +144,7 @@ func (p *Projector) hints(ctx context.Context, notify func(events.ID, uint64)) e
 		if err != nil {
 			return err
 		}
-		if hint.Type == events.TypeStepEnd {
+		if recorded(hint.Type) {
 			notify(hint.Session, hint.Seq)
 		}
 	}
@@ -181,7 +181,7 @@ func (p *Projector) open(ctx context.Context, session events.ID, last uint64) (f
 		return nil, 0, err
 	}
 	if last < position {
-		return nil, 0, fmt.Errorf("%w: session %s: the log ends at event %d, but a step that ended at event %d was recorded: the log was cut or replaced",
+		return nil, 0, fmt.Errorf("%w: session %s: the log ends at event %d, but what ended at event %d was recorded: the log was cut or replaced",
 			follow.ErrFinal, session, last, position)
 	}
 	h := &handler{p: p, id: session, position: position, place: place}

@@ -123,20 +123,22 @@ type Attempt struct {
 	Usage        *Usage             `json:"usage,omitempty"` // failed: what it cost all the same
 }
 
-// Record is what a finished step cost and what the cache gave. Times are differences of event times, in milliseconds,
+// Record is what a finished step cost and what the cache gave, or what one auxiliary call cost. Times are differences of event times, in milliseconds,
 // never negative. Sequences are those of the session's log.
 type Record struct {
-	V          int       `json:"v"`
-	Session    events.ID `json:"session"`
-	Turn       int64     `json:"turn"`
-	Step       int64     `json:"step"`
-	Seq        uint64    `json:"seq"`  // of the step/end
-	Time       int64     `json:"time"` // of the step/end, Unix milliseconds
-	DurationMs int64     `json:"durationMs"`
-	Provider   Text      `json:"provider,omitempty"`
-	Model      Text      `json:"model,omitempty"`
-	Codec      Text      `json:"codec,omitempty"`
-	// Attempts are the step's model calls, in order; of a fork's step that its parent began, those of the fork.
+	V       int       `json:"v"`
+	Session events.ID `json:"session"`
+	Turn    int64     `json:"turn"`
+	Step    int64     `json:"step"`
+	// Purpose is what the call of an auxiliary record was for; empty in the record of a step.
+	Purpose    events.Purpose `json:"purpose,omitempty"`
+	Seq        uint64         `json:"seq"`  // of the step/end, or of what ended the auxiliary call
+	Time       int64          `json:"time"` // of that event, Unix milliseconds
+	DurationMs int64          `json:"durationMs"`
+	Provider   Text           `json:"provider,omitempty"`
+	Model      Text           `json:"model,omitempty"`
+	Codec      Text           `json:"codec,omitempty"`
+	// Attempts are the step's model calls, in order, or the one auxiliary call.
 	Attempts []Attempt `json:"attempts,omitempty"`
 	// Omitted is how many attempts are not listed, see [MaxAttempts]; what they cost is in the log.
 	Omitted int64 `json:"omitted,omitempty"`
@@ -148,7 +150,7 @@ type Record struct {
 	ExpectedTokens int64 `json:"expectedTokens"`
 	// GapMs is the time from the end of the call that the provider served before to the last attempt.
 	GapMs     int64              `json:"gapMs,omitempty"`
-	Cause     Cause              `json:"cause"`
+	Cause     Cause              `json:"cause,omitempty"` // empty in an auxiliary record
 	Finish    events.FinishKind  `json:"finish,omitempty"`
 	Failure   events.FailureCode `json:"failure,omitempty"` // of the last attempt, when the step has no answer
 	ToolCalls int64              `json:"toolCalls,omitempty"`
@@ -227,11 +229,11 @@ func (r *Record) validate() error {
 		return fmt.Errorf("%w: format %d, this reader knows %d: use a newer one", ErrInvalid, r.V, Version)
 	case !r.Session.Valid(), r.Projector != "" && !r.Projector.Valid():
 		return fmt.Errorf("%w: session or projector is no ULID", ErrInvalid)
-	case r.Turn < 1 || r.Step < 1 || r.Seq == 0:
+	case r.Seq == 0 || r.Purpose == "" && (r.Turn < 1 || r.Step < 1):
 		return fmt.Errorf("%w: turn, step and sequence count from 1", ErrInvalid)
 	case r.Time < 0 || r.DurationMs < 0 || r.GapMs < 0 || r.Omitted < 0 || r.ExpectedTokens < 0 || r.ToolCalls < 0:
 		return fmt.Errorf("%w: a negative count", ErrInvalid)
-	case !r.Cause.valid():
+	case r.Purpose == "" && !r.Cause.valid():
 		return fmt.Errorf("%w: unknown cause %q", ErrInvalid, clip(string(r.Cause)))
 	case !validCode(string(r.Failure)):
 		return fmt.Errorf("%w: failure code %q", ErrInvalid, clip(string(r.Failure)))
@@ -242,6 +244,11 @@ func (r *Record) validate() error {
 	}
 	if err := r.Usage.validate(); err != nil {
 		return err
+	}
+	if r.Purpose != "" {
+		if err := r.validateAuxiliary(); err != nil {
+			return err
+		}
 	}
 	if len(r.Attempts) > MaxAttempts || r.Omitted > 0 && len(r.Attempts) < MaxAttempts {
 		return fmt.Errorf("%w: %d attempts listed, %d omitted", ErrInvalid, len(r.Attempts), r.Omitted)

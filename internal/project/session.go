@@ -17,11 +17,12 @@ type Options struct {
 	TTL time.Duration
 }
 
-// Session folds one session's log and says of each finished step what it cost. It holds no bytes of bodies, only the
+// Session folds one session's log and says of each finished step, and of each auxiliary call, what it cost. It holds no bytes of bodies, only the
 // fold and a running digest: a step costs in proportion to what is new. Only a broken prefix is measured on rebuilt
-// bodies, which are dropped at once. It is not safe for concurrent use.
+// bodies, which are dropped at once. Bodies of auxiliary calls are not rebuilt. It is not safe for concurrent use.
 //
-// Events that a fork copied are folded and compared with, but give no records: their cost is the parent's.
+// Events that a fork copied are folded and compared with, but give no records: their cost is the parent's. An auxiliary
+// call is a record of its own.
 type Session struct {
 	state *fold.State
 	ttl   int64 // milliseconds
@@ -83,6 +84,8 @@ type call struct {
 	start      int64
 	firstChunk *int64
 	usage      *Usage // the last that the chunks reported
+	finish     events.FinishKind
+	auxiliary  *auxiliary // nil: it is a call of the loop
 }
 
 // NewSession returns the state before the first event of session id.
@@ -100,7 +103,8 @@ func (s *Session) ID() events.ID { return s.state.ID() }
 func (s *Session) Seq() uint64 { return s.state.Seq() }
 
 // Apply folds the next event, of which it takes ownership, and returns a record when it is a step/end of the session's
-// own. src holds the objects that requests need; those that an llm/stream lists are enough unless the prefix broke.
+// own, or ends an auxiliary call of its own. src holds the objects that requests need; those of [Session.Needed] are enough
+// unless the prefix broke.
 //
 // An error that wraps [codec.ErrMissingObject] leaves the session as it was: apply the event again with the objects of
 // [Session.Objects] or, when there is no such object, use [Session.ApplyUnbuilt]. Any other error wraps
@@ -117,26 +121,35 @@ func (s *Session) ApplyUnbuilt(e *events.Event, why Unbuilt) (*Record, error) {
 // Objects returns the objects that the next request and the one before it need.
 func (s *Session) Objects() []objects.Ref {
 	var refs []objects.Ref
-	add := func(r *fold.Request) {
-		refs = r.Header.Refs(refs)
-		for _, m := range r.Messages.All() {
-			refs = m.Refs(refs)
-		}
-	}
 	if s.last != nil {
-		add(&s.last.req)
+		refs = codec.Refs(&s.last.req)
 	}
 	if req, err := s.state.Request(); err == nil {
-		add(&req)
+		refs = append(refs, codec.Refs(&req)...)
 	}
 	return refs
+}
+
+// Needed returns the objects that the body of the llm/stream b, which stands next in the log, needs in addition to those
+// of the bodies before.
+func (s *Session) Needed(b *events.LLMStream) []objects.Ref {
+	req, err := s.state.Request()
+	if err != nil || b.Auxiliary != nil {
+		return nil // the fold refuses the event, or no body is built
+	}
+	return codec.Needed(&req, b.Objects)
 }
 
 func (s *Session) apply(e *events.Event, src objects.Source, why Unbuilt) (*Record, error) {
 	stream, isStream := e.Body.(*events.LLMStream)
 	var m measured
-	if isStream {
-		var err error
+	var err error
+	switch {
+	case isStream && stream.Auxiliary != nil:
+		if req, err := s.state.RequestOf(stream); err == nil { // else the fold refuses the event
+			m.request.req = req
+		}
+	case isStream:
 		if m, err = s.measure(e.Seq, stream, src, why); err != nil {
 			return nil, fmt.Errorf("session %s: event %d: rebuild the request: %w", s.ID(), e.Seq, err)
 		}
@@ -144,6 +157,11 @@ func (s *Session) apply(e *events.Event, src objects.Source, why Unbuilt) (*Reco
 	if err := s.state.Apply(e); err != nil {
 		return nil, err
 	}
+	return s.follow(e, &m), nil
+}
+
+// follow takes note of an event that was folded.
+func (s *Session) follow(e *events.Event, m *measured) *Record {
 	inherited := e.Seq <= s.seed+1
 	switch b := e.Body.(type) {
 	case *events.SessionCreated:
@@ -159,19 +177,30 @@ func (s *Session) apply(e *events.Event, src objects.Source, why Unbuilt) (*Reco
 	case *events.StepStart:
 		s.step = step{start: e.Time}
 	case *events.LLMStream:
-		s.stream(e, b, &m, inherited)
+		if b.Auxiliary != nil {
+			s.beginAuxiliary(e, b, inherited, int64(m.request.req.Messages.Len()))
+			return nil
+		}
+		s.stream(e, b, m, inherited)
 	case *events.AssistantChunk:
 		s.chunks(e, b)
 	case *events.AssistantMessage:
 		s.answered(e, b)
 	case *events.LLMFailed:
+		if s.call.auxiliary != nil {
+			return s.failAuxiliary(e, b)
+		}
 		s.failed(e, b)
+	case *events.CompactionSummary:
+		return s.endAuxiliary(e, events.PurposeCompaction)
+	case *events.SessionTitle:
+		return s.endAuxiliary(e, events.PurposeTitle)
 	case *events.StepEnd:
 		if !inherited {
-			return s.record(e, b), nil
+			return s.record(e, b)
 		}
 	}
-	return nil, nil
+	return nil
 }
 
 // stream begins a model call.
@@ -206,8 +235,12 @@ func (s *Session) chunks(e *events.Event, b *events.AssistantChunk) {
 		s.call.firstChunk = &ms
 	}
 	for i := range b.Chunks {
-		if c := &b.Chunks[i]; c.Type == events.ChunkUsage {
+		switch c := &b.Chunks[i]; c.Type {
+		case events.ChunkUsage:
 			s.call.usage = UsageOf(c.Usage, true)
+		case events.ChunkFinish:
+			s.call.finish = c.Finish.Kind
+		default: // the rest is not counted
 		}
 	}
 }
@@ -334,7 +367,7 @@ func unbuiltBy(err error) (why Unbuilt, ok bool) {
 		return UnbuiltCodec, true
 	case errors.Is(err, codec.ErrCorruptObject):
 		return UnbuiltCorrupt, true
-	case errors.Is(err, codec.ErrUnsupported):
+	case errors.Is(err, codec.ErrUnsupported), errors.Is(err, codec.ErrUnshownImage):
 		return UnbuiltUnsupported, true
 	}
 	return "", false

@@ -335,32 +335,6 @@ func TestForkCauses(t *testing.T) {
 	}
 }
 
-// TestForkInsideStep forks behind an answer: its usage is the parent's alone.
-func TestForkInsideStep(t *testing.T) {
-	s := newScript()
-	s.Begin()
-	s.ask()
-	s.Header(s.header)
-	s.Reply(events.FinishToolCalls, foldtest.CallBlock(0, "c", "read", "{}"), []events.Chunk{foldtest.UsageChunk(usage(700, 0))})
-	f := &script{Log: s.Fork(int(s.Len())), header: s.header}
-	f.Claimed(events.ClaimTakeover)
-	f.ToolError(events.ToolNotStarted)
-	f.StepEnd()
-	f.StepStart()
-	f.reply(usage(100, 640))
-	f.end()
-	rs := records(t, f.Log, project.Options{})
-	if len(rs) != 2 {
-		t.Fatalf("%d records, want 2", len(rs))
-	}
-	if r := rs[0]; r.Usage != nil || len(r.Attempts) != 0 || r.ToolCalls != 0 || r.Cause != project.CauseNone {
-		t.Errorf("the step that the parent began: %+v", r)
-	}
-	if r := rs[1]; r.Usage.TotalInput() != 740 || r.Cause != project.CauseNone || r.ExpectedTokens != 640 {
-		t.Errorf("the fork's own step: %+v", r)
-	}
-}
-
 // TestToolsTemplateOrder: the bodies have all messages in common, the cache can reuse none of them.
 func TestToolsTemplateOrder(t *testing.T) {
 	s := newScript()
@@ -411,8 +385,8 @@ func bodies(t testing.TB, l *foldtest.Log) [][]byte {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if e.Type() == events.TypeLLMStream {
-			req, err := state.Request()
+		if b, ok := e.Body.(*events.LLMStream); ok {
+			req, err := state.RequestOf(b)
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -12,8 +12,8 @@ import (
 	"github.com/refold-dev/refold/pkg/objects"
 )
 
-// ErrCouldNotCheck is wrapped by the error of [Checker.Apply] when the objects gave no answer: nothing was found, neither
-// good nor bad. The caller applies the same message again later.
+// ErrCouldNotCheck is wrapped by the error of [Checker.Apply] when the objects, or the log of a fork's parent, gave no
+// answer: nothing was found, neither good nor bad. The caller applies the same message again later.
 var ErrCouldNotCheck = errors.New("could not check")
 
 // Objects returns the verified bytes of an object. Its errors are those of [objects.Get].
@@ -32,6 +32,8 @@ type CheckerConfig struct {
 	Quiet uint64
 	// Cold builds every request from its first byte with fresh objects instead of going on from the one before.
 	Cold bool
+	// Parents looks up what the first event of a fork says about its parent. Nil: that is not looked at.
+	Parents Parents
 	// Actual returns the body that was really sent for the request of the event, if anybody kept it. It serves only to
 	// show where a mismatch starts. Nil: nobody did.
 	Actual func(ctx context.Context, seq uint64) (body []byte, ok bool)
@@ -45,9 +47,13 @@ type Checker struct {
 	chain  events.Hash
 	broken *Verdict // what broke the log
 
-	waiting  *waiting // the request that could not be checked yet
-	builders map[string]codec.Builder
-	held     *objects.Set // the objects of the header in force, and of messages not built yet
+	fork      *fork                    // what the first event says of the parent, nil when there is nothing to look at
+	asking    bool                     // the parent's log gave no answer yet: the first event is to be applied again
+	lineage   Lineage                  // how the session stands to its parent
+	waiting   *waiting                 // the request that could not be checked yet
+	builders  map[string]codec.Builder // of the loop's requests: those of auxiliary calls have a builder each
+	held      *objects.Set             // the objects of the header in force, and of messages not built yet
+	heldBytes int64                    // how long they are in all
 }
 
 // waiting is a request that is folded and not judged.
@@ -77,13 +83,17 @@ func (c *Checker) Broken() (v Verdict, ok bool) {
 }
 
 // Apply takes the next message and returns the verdict that it calls for: on every request, on the end of every turn
-// and of the session, and on the first message that breaks the log. It is nil for all others, and for messages up to
+// and of the session, on the first event of a fork whose parent's log contradicts it, and on the first message that breaks
+// the log. It is nil for all others, and for messages up to
 // CheckerConfig.Quiet unless one breaks the log. Behind a broken event every request gets the same result.
 //
 // The error wraps [ErrCouldNotCheck]: nothing else is wrong, and the same message is to be applied again.
 func (c *Checker) Apply(ctx context.Context, m eventlog.Message) (*Verdict, error) {
 	if c.waiting != nil && m.Seq == c.seq {
 		return c.request(ctx)
+	}
+	if c.asking && m.Seq == c.seq {
+		return c.LookAtParent(ctx)
 	}
 	if c.broken != nil {
 		return c.behind(&m), nil
@@ -102,16 +112,18 @@ func (c *Checker) Apply(ctx context.Context, m eventlog.Message) (*Verdict, erro
 	}
 	c.seq = m.Seq
 	c.chain, _ = e.Hash() // a decoded event has one
+	if b, ok := e.Body.(*events.SessionCreated); ok && b.Parent != (events.Parent{}) && c.cfg.Parents != nil {
+		c.fork = &fork{verdict: c.verdict(&m, KindLog, c.chain), parent: b.Parent}
+	}
+	if m.Seq <= c.cfg.Quiet {
+		return nil, nil
+	}
 	switch b := e.Body.(type) {
+	case *events.SessionCreated:
+		return c.LookAtParent(ctx)
 	case *events.LLMStream:
-		if m.Seq <= c.cfg.Quiet {
-			return nil, nil
-		}
 		return c.start(ctx, c.verdict(&m, KindRequest, c.chain), b)
 	case *events.TurnEnd, *events.SessionClosed:
-		if m.Seq <= c.cfg.Quiet {
-			return nil, nil
-		}
 		v := c.verdict(&m, KindHead, c.chain)
 		v.Result = Match
 		return &v, nil

@@ -23,6 +23,7 @@ type handler struct {
 	unsent    *Verdict // found and not published yet
 	unsentSeq uint64   // the message that it was found at
 	cold      bool     // a cold check is due
+	look      bool     // a look at a fork's parent is due
 }
 
 // Apply implements [follow.Handler].
@@ -49,11 +50,14 @@ func (h *handler) check(ctx context.Context, m eventlog.Message) (*Verdict, erro
 	if err != nil {
 		return nil, err
 	}
+	if m.Seq == 1 {
+		h.tellUnknown(ctx)
+	}
 	signed := &h.baseline.verdict
 	broken, isBroken := h.checker.Broken()
 	switch {
 	case isBroken && !wasBroken && m.Seq <= signed.Seq:
-		if signed.Result == InvalidLog && broken.Result == InvalidLog { // it was known
+		if signed.Result == InvalidLog && signed.Rule != RuleLineage && broken.Result == InvalidLog { // it was known
 			return nil, nil
 		}
 		return h.changed(fmt.Sprintf("event %d, which had been checked, breaks the log now: %s", m.Seq, broken.Reason)), nil
@@ -84,10 +88,50 @@ func (h *handler) CaughtUp(ctx context.Context) error {
 	if err := h.flush(ctx); err != nil {
 		return err
 	}
+	if h.look {
+		if err := h.lookAtParent(ctx); err != nil {
+			return err
+		}
+	}
 	if !h.cold {
 		return nil
 	}
 	return h.checkCold(ctx)
+}
+
+// lookAtParent compares a fork with its parent again and reports a difference, once, at the newest verdict.
+func (h *handler) lookAtParent(ctx context.Context) error {
+	before := h.checker.Lineage()
+	found, err := h.checker.LookAtParent(ctx)
+	h.verifier.waitsFor(h, errors.Is(err, ErrCouldNotCheck))
+	if err != nil {
+		return err
+	}
+	if before != LineageUnknown {
+		h.tellUnknown(ctx)
+	}
+	newest := &h.published.verdict
+	if found != nil && newest.Result != BrokenChain {
+		known, err := h.verifier.reported(ctx, h.session, RuleLineage)
+		if err != nil {
+			return err
+		}
+		if !known {
+			if newest.Seq > 0 {
+				found.Seq, found.Event, found.Chain = newest.Seq, newest.Event, newest.Chain
+			}
+			h.unsent, h.unsentSeq = found, h.checker.Seq()
+		}
+	}
+	h.look = false
+	return h.flush(ctx)
+}
+
+// tellUnknown tells of a fork that cannot be compared with its parent.
+func (h *handler) tellUnknown(ctx context.Context) {
+	if h.checker.Lineage() == LineageUnknown {
+		h.verifier.cfg.Log.WarnContext(ctx, "a fork's parent is not there to compare with", slog.String("session", string(h.session)))
+	}
 }
 
 // shorter reports whether the log ends before what was signed.
@@ -180,6 +224,7 @@ func (h *handler) catchUp(ctx context.Context, found *Verdict) error {
 func (h *handler) report(ctx context.Context, found *Verdict) {
 	if found.Kind == KindHead {
 		h.cold = h.cold || h.verifier.cfg.Random() < h.verifier.cfg.ColdShare
+		h.look = h.look || h.cold || h.checker.Lineage() == LineageUnknown // the parent's log may have come
 		return
 	}
 	h.verifier.metrics.verdicts.WithLabelValues(string(found.Result)).Inc()

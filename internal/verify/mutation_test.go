@@ -213,12 +213,13 @@ func alternatives(scalar []byte) [][]byte {
 // TestMutations changes recorded logs in every way that it knows and wants each change to be noticed.
 func TestMutations(t *testing.T) {
 	key := newKey(t)
-	recordings := append([]recording{recordLog("generated", sample())}, corpus(t)...)
+	_, fork := forked()
+	recordings := append([]recording{recordLog("sample", sample()), recordLog("whole", whole()), recordLog("fork", fork)}, corpus(t)...)
 	total, withoutSigned, undetected := 0, 0, 0
 	for i, r := range recordings {
-		// Every mutation of the generated log, and as many of each recorded one as time allows, evenly spread.
+		// Every mutation of the first two, and as many of each other one as time allows, evenly spread.
 		stride := 1
-		if most := 50; i > 0 {
+		if most := 50; i > 1 {
 			all := 0
 			for range r.mutations {
 				all++

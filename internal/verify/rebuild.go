@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/refold-dev/refold/pkg/codec"
 	"github.com/refold-dev/refold/pkg/events"
@@ -12,11 +13,12 @@ import (
 	"github.com/refold-dev/refold/pkg/objects"
 )
 
-// start judges the request of a message that was just folded; v is the verdict without a result. The event itself changes nothing that its body depends on.
+// start judges the request of a message that was just folded; v is the verdict without a result. The event itself changes
+// nothing that its body depends on.
 func (c *Checker) start(ctx context.Context, v Verdict, b *events.LLMStream) (*Verdict, error) {
 	describeStream(&v, b)
-	request, err := c.state.Request()
-	if err != nil { // the fold has seen a header, or it would have refused the event
+	request, err := c.state.RequestOf(b)
+	if err != nil { // the fold has seen the header and the region, or it would have refused the event
 		return c.fail(v, InvalidLog, string(fold.RuleHeader), err.Error()), nil
 	}
 	c.waiting = &waiting{verdict: v, stream: b, request: request}
@@ -58,15 +60,17 @@ func (c *Checker) request(ctx context.Context) (*Verdict, error) {
 
 // rebuild builds the body of the request that waits. The error means that nothing was found out.
 func (c *Checker) rebuild(ctx context.Context, w *waiting) (codec.Body, *finding, error) {
-	builder, unknown := c.builder(w.stream.Codec)
+	builder, unknown := c.builder(w.stream)
 	if unknown != nil {
 		return codec.Body{}, unknown, nil
 	}
 	if c.cfg.Cold {
-		c.held = new(objects.Set)
+		c.held, c.heldBytes = new(objects.Set), 0
 	}
-	if found, err := c.fetch(ctx, w.stream.Objects); found != nil || err != nil {
-		return codec.Body{}, found, err
+	for _, refs := range [][]objects.Ref{w.stream.Objects, w.request.Header.Refs(nil)} {
+		if found, err := c.fetch(ctx, refs); found != nil || err != nil {
+			return codec.Body{}, found, err
+		}
 	}
 	body, found, err := c.build(ctx, builder, &w.request)
 	if found == nil && err == nil {
@@ -75,27 +79,56 @@ func (c *Checker) rebuild(ctx context.Context, w *waiting) (codec.Body, *finding
 	return body, found, err
 }
 
-func (c *Checker) builder(name string) (codec.Builder, *finding) {
-	if b, ok := c.builders[name]; ok && !c.cfg.Cold {
+// builder returns the builder for a request: the loop's go on behind each other, an auxiliary one stands alone.
+func (c *Checker) builder(stream *events.LLMStream) (codec.Builder, *finding) {
+	lasting := stream.Auxiliary == nil && !c.cfg.Cold
+	if b, ok := c.builders[stream.Codec]; ok && lasting {
 		return b, nil
 	}
-	b, err := codec.New(name, codec.Options{DigestOnly: true})
+	b, err := codec.New(stream.Codec, codec.Options{DigestOnly: true})
 	if err != nil {
 		return nil, &finding{UnknownCodec, "", err}
 	}
-	c.builders[name] = b
+	if lasting {
+		c.builders[stream.Codec] = b
+	}
 	return b, nil
 }
 
+// source gives a builder objects, however it comes by them.
+type source func(d objects.Digest) ([]byte, bool)
+
+func (s source) Bytes(d objects.Digest) ([]byte, bool) { return s(d) }
+
 // build builds the body. Beside the objects that came into use a builder needs those of earlier messages that it has
-// not seen: it starts anew, or goes on behind a request that could not be built.
+// not seen: it starts anew, or goes on behind a request that could not be built or an auxiliary one, which lists what came
+// into use before it. They are fetched when the builder comes to them, so that a long conversation with many images does
+// not lie in memory as a whole.
 func (c *Checker) build(ctx context.Context, builder codec.Builder, request *fold.Request) (codec.Body, *finding, error) {
-	body, err := builder.Build(request, c.held)
-	if errors.Is(err, codec.ErrMissingObject) {
-		if found, err := c.fetch(ctx, allRefs(request)); found != nil || err != nil {
+	var refs []objects.Ref
+	var failed error
+	body, err := builder.Build(request, source(func(d objects.Digest) ([]byte, bool) {
+		if data, ok := c.held.Bytes(d); ok || failed != nil {
+			return data, ok
+		}
+		if refs == nil {
+			refs = codec.Refs(request)
+		}
+		i := slices.IndexFunc(refs, func(r objects.Ref) bool { return r.Digest == d })
+		if i < 0 {
+			return nil, false
+		}
+		var data []byte
+		if data, failed = c.cfg.Objects(ctx, refs[i]); failed == nil {
+			failed = c.keep(refs[i], data)
+		}
+		return data, failed == nil
+	}))
+	if failed != nil { // of several objects that cannot be had the order of the list decides, not the builder's
+		if found, err := c.fetch(ctx, refs); found != nil || err != nil {
 			return codec.Body{}, found, err
 		}
-		body, err = builder.Build(request, c.held)
+		return codec.Body{}, nil, failed // it can be had now
 	}
 	switch {
 	case err == nil:
@@ -104,14 +137,14 @@ func (c *Checker) build(ctx context.Context, builder codec.Builder, request *fol
 		return codec.Body{}, &finding{MissingObject, "", err}, nil
 	case errors.Is(err, codec.ErrCorruptObject):
 		return codec.Body{}, &finding{CorruptObject, "", err}, nil
-	case errors.Is(err, codec.ErrUnsupported):
+	case errors.Is(err, codec.ErrUnsupported), errors.Is(err, codec.ErrUnshownImage):
 		return codec.Body{}, &finding{InvalidLog, RuleCodec, err}, nil
 	}
 	return codec.Body{}, nil, err
 }
 
-// fetch brings the objects into the held set. Every one is asked for, so that a store that does not answer is never
-// taken for one that lacks an object.
+// fetch asks for the objects, and keeps those that there is room for. Every one is asked for, so that a store that does
+// not answer is never taken for one that lacks an object.
 func (c *Checker) fetch(ctx context.Context, refs []objects.Ref) (*finding, error) {
 	var first *finding
 	for _, ref := range refs {
@@ -135,7 +168,7 @@ func (c *Checker) fetchOne(ctx context.Context, ref objects.Ref) (*finding, erro
 	}
 	data, err := c.cfg.Objects(ctx, ref)
 	if err == nil {
-		err = c.held.Add(ref, data)
+		err = c.keep(ref, data)
 	}
 	switch {
 	case err == nil:
@@ -148,37 +181,35 @@ func (c *Checker) fetchOne(ctx context.Context, ref objects.Ref) (*finding, erro
 	return nil, err
 }
 
+// heldBytes bounds the objects that are kept while a request is checked. The others are fetched again when a builder asks.
+const heldBytes = 8 << 20
+
+// keep verifies an object and adds it to the held ones when there is room.
+func (c *Checker) keep(ref objects.Ref, data []byte) error {
+	if c.heldBytes+int64(len(data)) > heldBytes {
+		return objects.Verify(ref, data)
+	}
+	if err := c.held.Add(ref, data); err != nil {
+		return err
+	}
+	c.heldBytes += int64(len(data))
+	return nil
+}
+
 // hold keeps the objects and forgets all others.
 func (c *Checker) hold(refs []objects.Ref) {
 	if c.held.Len() == 0 {
 		return
 	}
-	kept := new(objects.Set)
+	before := c.held
+	c.held, c.heldBytes = new(objects.Set), 0
 	for _, ref := range refs {
-		if data, ok := c.held.Bytes(ref.Digest); ok {
-			if err := kept.Add(ref, data); err != nil {
+		if data, ok := before.Bytes(ref.Digest); ok {
+			if err := c.keep(ref, data); err != nil {
 				continue // it is fetched again, and judged then
 			}
 		}
 	}
-	c.held = kept
-}
-
-// allRefs returns the objects that a request needs, each once, in order.
-func allRefs(r *fold.Request) []objects.Ref {
-	refs := r.Header.Refs(nil)
-	for _, m := range r.Messages.All() {
-		refs = m.Refs(refs)
-	}
-	seen := make(map[objects.Ref]bool, len(refs))
-	once := refs[:0]
-	for _, ref := range refs {
-		if !seen[ref] {
-			seen[ref] = true
-			once = append(once, ref)
-		}
-	}
-	return once
 }
 
 // locate finds where the rebuilt body starts to differ from the one that was sent, when somebody kept that one.

@@ -19,6 +19,8 @@ type LogCheck struct {
 	// Last is the last sequence that the log itself states. A log that ends before is broken.
 	Last    uint64
 	Objects Objects
+	// Parents is as in [CheckerConfig].
+	Parents Parents
 	// Prior holds what was signed about the session before. The log must still be what was signed.
 	Prior []Verdict
 	// Trusted holds the public keys of the verifiers whose verdicts count. Empty: those of every verifier.
@@ -35,10 +37,12 @@ type Report struct {
 	Last      uint64    // the last event read
 	Verdicts  []Verdict // unsigned: every request, every head, every finding about the log, in the order they were made
 	Requests  int
-	Matches   int      // of the requests
-	Confirmed int      // signed verdicts that the log agrees with
-	Ignored   int      // signed verdicts of verifiers that are not trusted
-	Silent    []string // trusted keys that signed nothing about the session, in the order of LogCheck.Trusted
+	Matches   int           // of the requests
+	Confirmed int           // signed verdicts that the log agrees with
+	Ignored   int           // signed verdicts of verifiers that are not trusted
+	Lineage   Lineage       // how a fork stands to its parent
+	Parent    events.Parent // what the first event says of the parent; zero when Lineage is none
+	Silent    []string      // trusted keys that signed nothing about the session, in the order of LogCheck.Trusted
 }
 
 // AllMatch reports whether every request matches and nothing else was found.
@@ -49,9 +53,11 @@ func (r *Report) AllMatch() bool {
 // CheckLog checks a whole log. What could not be checked is in the report; the error is ctx's alone.
 func CheckLog(ctx context.Context, check LogCheck) (*Report, error) {
 	w := &walk{
-		check:   &check,
-		report:  &Report{Session: check.Session},
-		checker: NewChecker(CheckerConfig{Session: check.Session, Objects: check.Objects, Cold: check.Cold, Actual: check.Actual}),
+		check:  &check,
+		report: &Report{Session: check.Session},
+		checker: NewChecker(CheckerConfig{
+			Session: check.Session, Objects: check.Objects, Parents: check.Parents, Cold: check.Cold, Actual: check.Actual,
+		}),
 	}
 	w.sortPrior()
 	for m, err := range check.Messages {
@@ -67,6 +73,9 @@ func CheckLog(ctx context.Context, check LogCheck) (*Report, error) {
 		return nil, fmt.Errorf("check session %s: %w", check.Session, ctx.Err())
 	}
 	w.end()
+	if w.report.Lineage = w.checker.Lineage(); w.report.Lineage != LineageNone {
+		w.report.Parent = w.checker.fork.parent
+	}
 	return w.report, nil
 }
 
@@ -182,10 +191,16 @@ func (w *walk) end() {
 	}
 }
 
-// giveUp returns the request that could not be checked as a verdict and goes on without it.
+// giveUp returns what could not be checked, a request or a fork's lineage, as a verdict and goes on without it.
 func (c *Checker) giveUp(cause error) Verdict {
-	v := c.waiting.verdict
+	var v Verdict
+	if c.waiting != nil {
+		v = c.waiting.verdict
+	} else {
+		v = c.fork.verdict
+		v.Rule, c.lineage = RuleLineage, LineageUnknown
+	}
 	v.Result, v.Reason = CouldNotCheck, clean(cause.Error(), maxReason)
-	c.waiting = nil
+	c.waiting, c.asking = nil, false
 	return v
 }

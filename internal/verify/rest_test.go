@@ -137,7 +137,8 @@ func TestChangedAtRest(t *testing.T) {
 				if last.Kind != verify.KindLog || last.Result != verify.BrokenChain || last.Rule != verify.RuleSigned || last.Seq != signed[len(signed)-1].Seq {
 					t.Errorf("found %s", &last)
 				}
-				if n := bytes.Count(out.Bytes(), []byte("\n")); restart && n > 2 {
+				// what was found, and by each of the two processes, if it looks once more, that the log cannot be read on
+				if n := bytes.Count(out.Bytes(), []byte("\n")); restart && n > 3 {
 					t.Errorf("%d lines in the log:\n%s", n, &out)
 				}
 			})

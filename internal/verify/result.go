@@ -49,6 +49,7 @@ const (
 	RuleSigned    = "signed"    // the log still is what was signed
 	RuleSignature = "signature" // a verdict has the signature of its verifier
 	RuleCodec     = "codec"     // the codec can represent the request
+	RuleLineage   = "lineage"   // the parent's log holds the event that a fork names
 	RuleEarlier   = "earlier"   // no event before breaks the log
 	RuleCold      = "cold"      // a check from the first event on finds what was found before
 )

@@ -130,21 +130,33 @@ func corpus(t *testing.T) []recording {
 	var out []recording
 	for _, file := range files {
 		name := filepath.Base(filepath.Dir(file))
-		if name == "17-image" { // its requests need objects that the log does not hold
-			continue
-		}
 		f, err := os.Open(file)
 		if err != nil {
 			t.Fatal(err)
 		}
-		s, err := dsh.Translate(f)
+		var cfg dsh.Config
+		if uploads := filepath.Join(filepath.Dir(file), "files-api"); isDir(uploads) {
+			cfg.Uploads = os.DirFS(uploads)
+		}
+		s, err := cfg.Translate(f)
 		f.Close() //nolint:errcheck // only read
 		if err != nil {
 			t.Fatalf("%s: %v", name, err)
 		}
-		out = append(out, recordingOf(name, s.ID, s.Events, s.Payloads, new(objects.Set)))
+		set := new(objects.Set)
+		for _, o := range s.Objects {
+			if err := set.Add(o.Ref, o.Data); err != nil {
+				t.Fatalf("%s: %v", name, err)
+			}
+		}
+		out = append(out, recordingOf(name, s.ID, s.Events, s.Payloads, set))
 	}
 	return out
+}
+
+func isDir(name string) bool {
+	info, err := os.Stat(name)
+	return err == nil && info.IsDir()
 }
 
 // store is an object store over a recording in which single objects can be damaged.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"iter"
 	"log/slog"
 	"math/rand/v2"
 	"slices"
@@ -23,6 +24,7 @@ import (
 type Records interface {
 	Append(ctx context.Context, session events.ID, id string, payload []byte, after uint64) (seq uint64, err error)
 	Last(ctx context.Context, session events.ID) (jetstream.Record, error)
+	Read(ctx context.Context, session events.ID, from uint64) iter.Seq2[jetstream.Record, error]
 }
 
 // Config says what a verifier checks and where its verdicts go. Store, Objects, Verdicts, Key and Registry are required.
@@ -188,6 +190,20 @@ func (v *Verifier) newest(ctx context.Context, session events.ID) (position, err
 	return position{place: record.Seq, verdict: verdict}, nil
 }
 
+// reported reports whether a verdict with the rule was published about the session.
+func (v *Verifier) reported(ctx context.Context, session events.ID, rule string) (bool, error) {
+	for record, err := range v.cfg.Verdicts.Read(ctx, session, 1) {
+		if err != nil {
+			return false, fmt.Errorf("read the verdicts: %w", err)
+		}
+		verdict, err := DecodeVerdict(record.Payload)
+		if err == nil && verdict.Rule == rule && verdict.Session == session && v.trusts(verdict.Verifier) && verdict.Verify() == nil {
+			return true, nil
+		}
+	}
+	return false, nil
+}
+
 func (v *Verifier) trusts(public string) bool {
 	return len(v.cfg.Trusted) == 0 || public == v.cfg.Key.Public() || slices.Contains(v.cfg.Trusted, public)
 }
@@ -204,8 +220,11 @@ func (v *Verifier) open(ctx context.Context, session events.ID, _ uint64) (follo
 	}
 	h := &handler{
 		verifier: v, session: session, published: p, baseline: p,
-		checker: NewChecker(CheckerConfig{Session: session, Objects: FromStore(v.cfg.Objects), Quiet: p.verdict.Seq}),
+		checker: NewChecker(CheckerConfig{
+			Session: session, Objects: FromStore(v.cfg.Objects), Parents: FromLogs(v.cfg.Store), Quiet: p.verdict.Seq,
+		}),
 	}
+	h.look = p.verdict.Seq > 0 // otherwise the first event calls for it
 	from := uint64(1)
 	if p.verdict.Result == BrokenChain { // nothing before it can heal the log
 		h.checker.broken = &p.verdict

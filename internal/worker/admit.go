@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/refold-dev/refold/internal/images"
 	"github.com/refold-dev/refold/pkg/events"
 	"github.com/refold-dev/refold/pkg/objects"
 )
@@ -23,9 +24,12 @@ func (c *Config) admit(in *input) (inline int, err error) {
 		return 0, fmt.Errorf("%w: its options refer to an object", errRefused)
 	}
 	for i := range in.Content {
-		if in.Content[i].Object != (objects.Ref{}) {
+		if b := &in.Content[i]; b.Type != events.BlockImage && b.Object != (objects.Ref{}) {
 			return 0, fmt.Errorf("%w: its content refers to an object", errRefused)
 		}
+	}
+	if err := c.admitImages(in); err != nil {
+		return 0, err
 	}
 	var size int
 	for _, inline = range [...]int{c.InlineMax, min(smallText, c.InlineMax)} {
@@ -35,6 +39,34 @@ func (c *Config) admit(in *input) (inline int, err error) {
 		}
 	}
 	return 0, fmt.Errorf("%w: its events take %d bytes, at most %d fit", errRefused, size, c.MaxEventBytes)
+}
+
+// maxImages is how many images one input may bring.
+const maxImages = 64
+
+// admitImages checks that the attachments are images, within the limits, and what their blocks say of them.
+func (c *Config) admitImages(in *input) error {
+	if len(in.Attachments) > maxImages {
+		return fmt.Errorf("%w: %d images, at most %d", errRefused, len(in.Attachments), maxImages)
+	}
+	next := 0
+	for i := range in.Content {
+		b := &in.Content[i]
+		if b.Type != events.BlockImage {
+			continue
+		}
+		data := in.Attachments[next] // a decoded input has one for each
+		next++
+		info, err := images.Inspect(data, c.ImageLimits)
+		if err != nil {
+			return fmt.Errorf("%w: image %d: %w", errRefused, next, err)
+		}
+		claimed := images.Info{MediaType: b.Object.MediaType, Width: int(b.Width), Height: int(b.Height)}
+		if info != claimed {
+			return fmt.Errorf("%w: image %d is %v, not %v", errRefused, next, info, claimed)
+		}
+	}
+	return nil
 }
 
 // eventBytes returns the size of the largest event that the input leads to when texts longer than inline are objects.
@@ -50,15 +82,18 @@ func (c *Config) eventBytes(in *input, inline int) int {
 	options.System, options.SystemObject = outside(options.System)
 	m := events.Message{ID: string(in.ID), Role: events.RoleUser, Source: events.Source{Kind: events.SourceUser}}
 	for _, b := range in.Content {
-		b.Text, b.Object = outside(b.Text)
+		if b.Type == events.BlockText {
+			b.Text, b.Object = outside(b.Text)
+		}
 		m.Content = append(m.Content, b)
 	}
-	configured := encodedBytes(&events.SessionConfigured{Options: options, InboxSeq: in.seq}, events.SurfaceOp{})
+	configured := encodedBytes(&events.SessionConfigured{Options: options, Claim: in.claim()}, events.SurfaceOp{})
 	return max(
 		2*configured,
 		encodedBytes(&events.SessionCreated{Session: in.ID, Options: options, Labels: in.Labels, Cwd: in.Cwd}, events.SurfaceOp{}),
-		encodedBytes(&events.UserMessage{Message: m, InboxSeq: in.seq}, events.AppendOp()),
-		encodedBytes(&events.SessionClosed{Reason: in.Reason, InboxSeq: in.seq}, events.SurfaceOp{}),
+		encodedBytes(&events.UserMessage{Message: m, InboxSeq: max(in.seq, 1), Delivery: events.DeliverySteer}, events.AppendOp()),
+		encodedBytes(&events.TurnCancelled{Cause: in.Cause, Claim: in.claim()}, events.SurfaceOp{}),
+		encodedBytes(&events.SessionClosed{Reason: in.Reason, Claim: in.claim()}, events.SurfaceOp{}),
 	)
 }
 

@@ -15,7 +15,7 @@ import (
 func TestAnswerTooLong(t *testing.T) {
 	const most = 192 * kib
 	r := newRig(t, simulator.Script{Rules: []simulator.Rule{
-		{When: simulator.Condition{Contains: "flood"}, Answer: simulator.Answer{Text: lossless.Text(strings.Repeat("x", 2*most)), DeltaSizes: []int{8 * kib}}},
+		{When: simulator.Condition{Contains: "flood", Times: 1}, Answer: simulator.Answer{Text: lossless.Text(strings.Repeat("x", 2*most)), DeltaSizes: []int{8 * kib}}},
 		{Answer: simulator.Answer{Text: "Fine."}},
 	}})
 	r.cfg.MaxEventBytes = most
@@ -24,11 +24,8 @@ func TestAnswerTooLong(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	l := r.open(log, id)
-	for i, text := range []string{"flood", "go on"} {
-		if err := l.run(t.Context(), prompt(uint64(i+1), text)); err != nil {
-			t.Fatal(err)
-		}
+	if err := r.open(log, id, newQueue(prompt(1, "flood"), prompt(2, "go on"))).rest(t.Context()); err != nil {
+		t.Fatal(err)
 	}
 	var ends []events.TurnEnd
 	list, _ := history(t, log, id)

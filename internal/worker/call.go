@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"time"
 
 	"github.com/refold-dev/refold/internal/provider"
 	"github.com/refold-dev/refold/internal/replay"
@@ -16,13 +15,13 @@ import (
 	"github.com/refold-dev/refold/pkg/objects"
 )
 
-// call prepares, records and makes one model call.
+// call prepares, records and makes the open step's next model call.
 func (l *loop) call(ctx context.Context, turn, step int64) error {
-	prepared, err := l.prepare(ctx)
+	prepared, err := l.header(ctx, turn, step)
 	if err != nil {
 		return l.refuse(err)
 	}
-	if err := l.recordHeader(ctx, prepared); err != nil {
+	if err := l.showImages(ctx, prepared); err != nil {
 		return l.refuse(err)
 	}
 	req, err := l.state.Request()
@@ -33,68 +32,126 @@ func (l *loop) call(ctx context.Context, turn, step int64) error {
 	if err != nil {
 		return l.refuse(err)
 	}
-	attempt := l.state.Attempt() + 1
-	seq, err := l.append(ctx, &events.LLMStream{
-		Turn: turn, Step: step, Attempt: attempt, Purpose: events.PurposeLoop, Header: req.HeaderSeq, Surface: req.Surface,
-		Codec: l.builder.Codec(), Body: body.Digest(), Objects: l.state.NewObjects(),
+	err = l.dispatch(ctx, prepared, body, &events.LLMStream{
+		Turn: turn, Step: step, Attempt: l.state.Attempt() + 1, Purpose: events.PurposeLoop, Header: req.HeaderSeq, Surface: req.Surface,
+		Codec: prepared.Codec(), Body: body.Digest(), Objects: l.state.NewObjects(),
 	})
 	if err != nil {
-		return err
+		return l.refuse(err)
 	}
-	call := provider.Call{
-		Config: prepared.Config(), Session: l.id, Seq: seq, Turn: turn, Step: step, Attempt: attempt,
-		Body: body.Reader, Bytes: body.Digest().Bytes, SHA256: body.Digest().SHA256,
-	}
-	return l.stream(ctx, prepared, call)
-}
-
-// refuse remembers why the step gets no model call, when that is for good; other errors are returned.
-func (l *loop) refuse(err error) error {
-	var failed *provider.Error
-	switch {
-	case errors.As(err, &failed):
-		l.refusal = &failed.Failure
-	case errors.Is(err, eventlog.ErrTooLarge), errors.Is(err, objects.ErrFull), errors.Is(err, objects.ErrTooLarge),
-		errors.Is(err, objects.ErrNotFound), errors.Is(err, objects.ErrCorrupt),
-		errors.Is(err, codec.ErrUnsupported), errors.Is(err, codec.ErrCorruptObject), errors.Is(err, codec.ErrUnknownCodec):
-		l.refusal = &events.Failure{Code: events.FailureInvalid, Message: err.Error()}
-	default:
-		return err
-	}
-	l.refusal.Message = clipText(l.refusal.Message)
-	l.log.Warn("no model call", slog.String("code", string(l.refusal.Code)), slog.String("reason", l.refusal.Message))
 	return nil
 }
 
-// prepare binds the next call's configuration to its adapter.
-func (l *loop) prepare(ctx context.Context) (*provider.Prepared, error) {
-	seed := l.state.ConfigSeed(l.cfg.Defaults)
-	if seed.Provider == "" || seed.Model == "" {
+// dispatch records a call and makes it. What goes wrong with the call itself stands in the log and is no error.
+func (l *loop) dispatch(ctx context.Context, prepared *provider.Prepared, body codec.Body, stream *events.LLMStream) error {
+	seq, err := l.append(ctx, stream)
+	if err != nil {
+		return err
+	}
+	return l.stream(ctx, prepared, provider.Call{
+		Config: prepared.Config(), Session: l.id, Seq: seq, Turn: stream.Turn, Step: stream.Step, Attempt: stream.Attempt,
+		Body: body.Reader, Bytes: body.Digest().Bytes, SHA256: body.Digest().SHA256,
+	})
+}
+
+// extensionError is the failure of an extension.
+func extensionError(x Named, err error) error {
+	return &provider.Error{
+		Failure: events.Failure{Code: events.FailureExtension, Message: fmt.Sprintf("extension %s: %v", x.Name(), err)}, Err: err,
+	}
+}
+
+// refuse remembers why the step gets no model call, when that is for good; other errors are returned. There is nothing to
+// remember of a cancel: the log has it.
+func (l *loop) refuse(err error) error {
+	if errors.Is(err, errCancelled) {
+		return nil
+	}
+	f, ok := refusal(err)
+	if !ok {
+		return err
+	}
+	l.refusal = &f
+	l.log.Warn("no model call", slog.String("code", string(f.Code)), slog.String("reason", f.Message))
+	return nil
+}
+
+// refusal returns the failure that an error of making a call is; ok is false when trying again may help.
+func refusal(err error) (f events.Failure, ok bool) {
+	var failed *provider.Error
+	switch {
+	case errors.As(err, &failed):
+		if errors.Is(failed.Err, context.Canceled) {
+			return f, false
+		}
+		f = failed.Failure
+	case errors.Is(err, eventlog.ErrTooLarge), errors.Is(err, events.ErrInvalid), errors.Is(err, objects.ErrFull), errors.Is(err, objects.ErrTooLarge),
+		errors.Is(err, objects.ErrNotFound), errors.Is(err, objects.ErrCorrupt),
+		errors.Is(err, codec.ErrUnsupported), errors.Is(err, codec.ErrUnshownImage), errors.Is(err, codec.ErrCorruptObject), errors.Is(err, codec.ErrUnknownCodec):
+		f = events.Failure{Code: events.FailureInvalid, Message: err.Error()}
+	default:
+		return f, false
+	}
+	f.Message = clipText(f.Message)
+	return f, true
+}
+
+// ask calls an extension beside the inbox. One that panics has failed.
+func ask[T any](ctx context.Context, l *loop, f func(context.Context) (T, error)) (v T, err error) {
+	err = l.watched(ctx, func(ctx context.Context) error {
+		var err error
+		v, err = guarded(func() (T, error) { return f(ctx) })
+		return err
+	})
+	return v, err
+}
+
+// header binds the next call of the loop to an adapter and records the header and the context that it owes. A route that
+// nobody serves fails as a call would: what was wanted stands in the log.
+func (l *loop) header(ctx context.Context, turn, step int64) (*provider.Prepared, error) {
+	proposed := l.state.ConfigSeed(l.cfg.Defaults)
+	for _, x := range l.cfg.Extensions.CallConfig {
+		seed := proposed
+		seed.Stop = append([]string(nil), proposed.Stop...)
+		at := l.point(turn, step)
+		next, err := ask(ctx, l, func(ctx context.Context) (events.Config, error) { return x.CallConfig(ctx, at, seed) })
+		if err != nil {
+			return nil, extensionError(x, err)
+		}
+		proposed = next
+	}
+	if proposed.Provider == "" || proposed.Model == "" {
 		return nil, &provider.Error{Failure: events.Failure{
 			Code: events.FailureNoAdapter,
-			Message: "no provider or no model: choose them for the session (refold session new --provider --model) " +
+			Message: "no provider or no model: choose them for the session (refold session new --provider --model, refold session configure) " +
 				"or give the worker defaults (loop-worker --provider --model)",
 		}}
 	}
-	adapter, ok := l.cfg.Adapters[seed.Provider]
+	adapter, _, ok := l.cfg.Routes.Lookup(proposed.Provider)
 	if !ok {
+		if err := l.recordHeader(ctx, events.Header{Config: proposed}, 0); err != nil {
+			return nil, err
+		}
 		return nil, &provider.Error{Failure: events.Failure{
 			Code:    events.FailureNoAdapter,
-			Message: fmt.Sprintf("this worker has no provider %q: start a worker that has it, or choose another for the session", seed.Provider),
+			Message: fmt.Sprintf("this worker has no provider %q: start a worker that has it, or choose another for the session", proposed.Provider),
 		}}
 	}
-	return adapter.Prepare(ctx, seed)
+	prepared, err := adapter.Prepare(ctx, proposed)
+	if err != nil {
+		return nil, err
+	}
+	l.policy, l.prepared = prepared.RetryPolicy(), true
+	return prepared, l.recordHeader(ctx, events.Header{Config: prepared.Config(), AdapterDefaults: prepared.Defaults()}, prepared.ContextWindow())
 }
 
-// recordHeader appends the header and the context that the next request owes.
-func (l *loop) recordHeader(ctx context.Context, prepared *provider.Prepared) error {
+// recordHeader completes the header and appends it and the request's context when they are owed.
+func (l *loop) recordHeader(ctx context.Context, h events.Header, window int64) error {
 	options, err := l.externalise(ctx, l.cfg.Defaults.Merge(l.state.Options()), l.cfg.InlineMax)
 	if err != nil {
 		return err
 	}
-	h := events.Header{
-		Config: prepared.Config(), AdapterDefaults: prepared.Defaults(), System: options.System, SystemObject: options.SystemObject,
-	}
+	h.System, h.SystemObject = options.System, options.SystemObject
 	schemas := l.cfg.Tools.Schemas(options.Tools)
 	raw, err := events.AppendTools(nil, schemas)
 	if err != nil {
@@ -110,7 +167,7 @@ func (l *loop) recordHeader(ctx context.Context, prepared *provider.Prepared) er
 			return err
 		}
 	}
-	c := events.RequestContext{Provider: h.Config.Provider, Model: h.Config.Model, ContextWindow: prepared.ContextWindow()}
+	c := events.RequestContext{Provider: h.Config.Provider, Model: h.Config.Model, ContextWindow: window}
 	if last, seq := l.state.Context(); seq > 0 && last == c {
 		return nil
 	}
@@ -127,32 +184,6 @@ func (l *loop) build(ctx context.Context, name string, req *fold.Request) (codec
 		l.builder = b
 	}
 	return replay.Build(ctx, l.builder, req, l.cfg.Objects, l.state.NewObjects())
-}
-
-// backOff waits before another attempt, on the record.
-func (l *loop) backOff(ctx context.Context, turn, step int64, failure events.Failure) error {
-	retry := l.state.Attempt()
-	delay := min(l.cfg.RetryBase<<min(retry-1, 20), l.cfg.RetryMax)
-	delay -= time.Duration(float64(delay) / 2 * l.cfg.Jitter())
-	if asked := time.Duration(failure.RetryAfterMs) * time.Millisecond; asked > delay {
-		delay = min(asked, l.cfg.RetryMax)
-	}
-	id := string(l.cfg.NewID())
-	err := l.put(ctx, &events.LLMRetry{
-		Turn: turn, Step: step, RetryID: id, Retry: retry, MaxRetries: int64(l.cfg.MaxAttempts - 1),
-		DelayMs: delay.Milliseconds(), Failure: failure,
-	})
-	if err != nil {
-		return err
-	}
-	timer := time.NewTimer(delay)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-	return l.put(ctx, &events.LLMRetryStarted{Turn: turn, Step: step, RetryID: id, Retry: retry})
 }
 
 // externalise moves a system prompt longer than inline into the object store.

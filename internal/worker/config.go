@@ -6,8 +6,11 @@ import (
 	"log/slog"
 	"time"
 
+	"github.com/refold-dev/refold/internal/compact"
+	"github.com/refold-dev/refold/internal/images"
 	"github.com/refold-dev/refold/internal/provider"
 	"github.com/refold-dev/refold/internal/tools"
+	"github.com/refold-dev/refold/pkg/eventlog"
 	"github.com/refold-dev/refold/pkg/events"
 	"github.com/refold-dev/refold/pkg/objects"
 )
@@ -17,17 +20,23 @@ type Config struct {
 	Name     string    // the worker's name, stable over restarts
 	Instance events.ID // this run of it
 
-	Defaults events.Options              // what sessions get that choose nothing themselves
-	Adapters map[string]provider.Adapter // by the provider's name in the log
-	Tools    *tools.Set
-	Objects  objects.Store
+	Defaults   events.Options   // what sessions get that choose nothing themselves
+	Routes     *provider.Routes // the adapters, by the provider's name in the log
+	Tools      *tools.Set
+	Objects    objects.Store
+	Sessions   eventlog.Store // the logs of all sessions, for forks; nil: forks are refused
+	Extensions Extensions
 
-	MaxAttempts int           // model calls per step; 0: 4
-	RetryBase   time.Duration // the delay before the first retry, doubled each time; 0: 500 ms
-	RetryMax    time.Duration // no delay is longer, whatever the provider asks for; 0: 30 s
-	MaxSteps    int64         // steps per turn; 0: 200
-	ToolTimeout time.Duration // 0: 2 min
+	Retry       provider.RetryPolicy // what an adapter leaves open
+	Compaction  compact.Policy
+	NoPressure  bool  // compaction only on command and after an overflow
+	SummaryMax  int64 // tokens of a summary at most; 0: 4096
+	ImageLimits images.Limits
+
+	MaxSteps    int64         // steps per turn, unless the session has its own limit; 0: 200
+	ToolTimeout time.Duration // of tools that have none of their own; 0: 2 min
 	ToolPool    int           // parallel tools at a time; 0: 8
+	ToolOutput  int           // bytes of a tool's output that are kept, of tools that say nothing else; 0: 1 MiB
 
 	InlineMax     int           // bytes of one text that stay in its event; larger ones become objects; 0: 64 KiB
 	MaxEventBytes int           // the largest payload that the log takes; 0: 1 MiB less 16 KiB for headers
@@ -44,19 +53,19 @@ type Config struct {
 
 const (
 	kib              = 1 << 10
-	defaultMaxEvent  = 1<<20 - 16*kib
+	mib              = 1 << 20
+	defaultMaxEvent  = mib - 16*kib
 	defaultInlineMax = 64 * kib
 	inlineShare      = 8        // of an event that an inline text may take: its escapes may be six times as long
 	chunkRunBytes    = 64 * kib // a run of chunks is appended when it is this long
 )
 
 func (c *Config) complete() error {
-	setDefault(&c.MaxAttempts, 4)
-	setDefault(&c.RetryBase, 500*time.Millisecond)
-	setDefault(&c.RetryMax, 30*time.Second)
+	setDefault(&c.SummaryMax, 4096)
 	setDefault(&c.MaxSteps, 200)
 	setDefault(&c.ToolTimeout, 2*time.Minute)
 	setDefault(&c.ToolPool, 8)
+	setDefault(&c.ToolOutput, mib)
 	setDefault(&c.InlineMax, defaultInlineMax)
 	setDefault(&c.MaxEventBytes, defaultMaxEvent)
 	setDefault(&c.ChunkInterval, 100*time.Millisecond)
@@ -72,6 +81,9 @@ func (c *Config) complete() error {
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)
 	}
+	if c.Routes == nil {
+		c.Routes = provider.NewRoutes(nil)
+	}
 	switch {
 	case c.Name == "" || !events.ValidText(c.Name):
 		return errors.New("worker: a name is required")
@@ -79,12 +91,12 @@ func (c *Config) complete() error {
 		return fmt.Errorf("worker: instance %q is no ULID", c.Instance)
 	case c.Tools == nil || c.Objects == nil || c.NewID == nil:
 		return errors.New("worker: tools, objects and an id source are required")
-	case c.MaxAttempts < 1 || c.MaxSteps < 1 || c.ToolPool < 1 || c.InlineMax < 1 || c.MaxEventBytes < 4*kib:
+	case c.MaxSteps < 1 || c.ToolPool < 1 || c.ToolOutput < 1 || c.InlineMax < 1 || c.MaxEventBytes < 4*kib || c.SummaryMax < 1:
 		return errors.New("worker: a limit is too small")
 	case c.InlineMax > c.MaxEventBytes/inlineShare:
 		return fmt.Errorf("worker: %d bytes inline do not fit into events of %d bytes", c.InlineMax, c.MaxEventBytes)
 	}
-	return nil
+	return errors.Join(c.Retry.Validate(), c.Compaction.Validate())
 }
 
 func setDefault[T comparable](v *T, d T) {

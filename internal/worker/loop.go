@@ -6,21 +6,16 @@ import (
 	"fmt"
 	"log/slog"
 
+	"github.com/refold-dev/refold/internal/compact"
+	"github.com/refold-dev/refold/internal/provider"
 	"github.com/refold-dev/refold/pkg/codec"
 	"github.com/refold-dev/refold/pkg/eventlog"
 	"github.com/refold-dev/refold/pkg/events"
 	"github.com/refold-dev/refold/pkg/fold"
 )
 
-// input is what a client asked for, and where it stands in the inbox.
-type input struct {
-	events.Input
-	seq    uint64
-	inline int // texts longer than this become objects: set by run
-}
-
-// loop owns one session. It is used by one goroutine at a time. After an error that is not about a single input the
-// loop is dropped: what it holds is a fold, and the log is still there.
+// loop owns one session. It is used by one goroutine at a time. After an error the loop is dropped: what it holds is a
+// fold and what follows from it, and the log is still there. What it keeps beside the fold may be lost at any moment.
 type loop struct {
 	cfg    *Config
 	log    *slog.Logger
@@ -28,13 +23,37 @@ type loop struct {
 	writer *eventlog.Writer
 	state  *fold.State
 
-	builder codec.Builder
-	refusal *events.Failure // why the open step gets no model call; lost in a crash, like the attempt to make one
+	queue   queue
+	seen    uint64   // the inbox was looked at up to here
+	stale   bool     // it is to be looked at before the next decision
+	pending []*input // seen and not used, in the order of the inbox
+
+	mine     bool // claimed, and what a dead worker left open is closed
+	builder  codec.Builder
+	policy   provider.RetryPolicy // of the last prepared call,
+	prepared bool                 // if there was one
+	view     view
+
+	refusal *events.Failure // why the step gets no model call; lost in a crash, like the attempt to make one
+	goesOn  bool            // the turn goes on behind its last step
+	asked   bool            // the pre-step extensions were asked about the next, or the open, step
+	entered bool            // everything that belongs to this step's beginning has entered
+	added   []addition      // texts of extensions that enter in this step
+	section int             // the context section that is asked next in this step
+	upTo    uint64          // inputs up to this place of the inbox belong to this step, 0: to be decided
+
+	region *compact.Region // what the open compaction is to summarise, nil: to be decided again
+}
+
+// addition is text that an extension adds.
+type addition struct {
+	plugin string
+	texts  []string
 }
 
 // openLoop folds the session's whole log.
-func openLoop(ctx context.Context, cfg *Config, id events.ID, log eventlog.Log) (*loop, error) {
-	state := fold.New(id)
+func openLoop(ctx context.Context, cfg *Config, id events.ID, log eventlog.Log, q queue) (*loop, error) {
+	l := &loop{cfg: cfg, id: id, state: fold.New(id), queue: q, stale: true, log: cfg.Log.With(slog.String("session", string(id)))}
 	var decoder events.Decoder
 	for m, err := range log.Read(ctx, 1) {
 		if err != nil {
@@ -44,23 +63,28 @@ func openLoop(ctx context.Context, cfg *Config, id events.ID, log eventlog.Log) 
 		if err != nil {
 			return nil, fmt.Errorf("fold session %s: %w", id, err)
 		}
-		if err := state.Apply(&e); err != nil {
+		if err := l.fold(&e); err != nil {
 			return nil, err
 		}
 	}
-	l := &loop{
-		cfg: cfg, id: id, state: state, log: cfg.Log.With(slog.String("session", string(id))),
-		writer: eventlog.NewWriter(log, id, state.Seq(), state.Head(), cfg.Now, cfg.NewID),
-	}
+	l.writer = eventlog.NewWriter(log, id, l.state.Seq(), l.state.Head(), cfg.Now, cfg.NewID)
 	// The fold takes an event before the log does: what is stored cannot be taken back. If the log then does not
 	// take it, the fold is ahead and the loop is dropped.
 	l.writer.SetCheck(func(e *events.Event, payload []byte) error {
 		if len(payload) > cfg.MaxEventBytes {
 			return fmt.Errorf("%w: %d bytes, at most %d", eventlog.ErrTooLarge, len(payload), cfg.MaxEventBytes)
 		}
-		return state.Apply(e)
+		return l.fold(e)
 	})
 	return l, nil
+}
+
+// fold folds an event, and keeps up with it what decisions need to know beside the fold.
+func (l *loop) fold(e *events.Event) error {
+	if err := l.state.Apply(e); err != nil {
+		return err
+	}
+	return l.view.observe(e)
 }
 
 // append stores an event and folds it. The error wraps eventlog.ErrTooLarge when nothing was folded or stored.
@@ -80,196 +104,292 @@ func (l *loop) put(ctx context.Context, body events.Body, opts ...eventlog.Appen
 
 func appended() eventlog.AppendOption { return eventlog.WithSurface(events.AppendOp()) }
 
-// create makes the session that in opens, unless it exists.
-func (l *loop) create(ctx context.Context, in *input) error {
-	if l.state.Seq() > 0 {
-		return nil
-	}
-	created := &events.SessionCreated{Session: l.id}
-	if in != nil {
-		options, err := l.externalise(ctx, in.Options, in.inline)
-		if err != nil {
-			return err
-		}
-		created.Options, created.Labels, created.Cwd = options, in.Labels, in.Cwd
-	}
-	return l.put(ctx, created)
-}
-
-// claim makes this worker's instance the session's owner, unless it is.
-func (l *loop) claim(ctx context.Context) error {
-	last, seq := l.state.Claim()
-	if seq > 0 && last.Instance == l.cfg.Instance {
-		return nil
-	}
-	reason := events.ClaimResumed
-	switch _, open := l.state.Turn(); {
-	case seq == 0:
-		reason = events.ClaimCreated
-	case open:
-		reason = events.ClaimTakeover
-	}
-	return l.put(ctx, &events.LoopClaimed{Worker: l.cfg.Name, Instance: l.cfg.Instance, Reason: reason})
-}
-
-// run uses one input and returns when the session is at rest again. An input that the log has claimed before is not
-// used again; what it started is finished. A nil input only finishes. The error wraps errRefused when nothing was done
-// because the input can never be used.
-func (l *loop) run(ctx context.Context, in *input) error {
-	if in != nil {
-		inline, err := l.cfg.admit(in)
-		if err != nil {
-			return fmt.Errorf("session %s: input %d: %w", l.id, in.seq, err)
-		}
-		in.inline = inline
-	}
-	if err := l.create(ctx, in); err != nil {
-		return err
-	}
-	if l.state.Closed() {
-		return nil
-	}
-	if err := l.claim(ctx); err != nil {
-		return err
-	}
-	if err := l.recover(ctx); err != nil {
-		return err
-	}
-	if in != nil && in.seq <= l.state.Input() {
-		in = nil
-	}
-	if in != nil && in.Kind != events.InputPrompt {
-		if err := l.advance(ctx, nil); err != nil {
-			return err
-		}
-		return l.control(ctx, in)
-	}
-	return l.advance(ctx, in)
-}
-
-// control uses an input that opens no turn.
-func (l *loop) control(ctx context.Context, in *input) error {
-	switch in.Kind {
-	case events.InputConfigure:
-		options, err := l.externalise(ctx, in.Options, in.inline)
-		if err != nil {
-			return err
-		}
-		return l.put(ctx, &events.SessionConfigured{Options: options, InboxSeq: in.seq})
-	case events.InputClose:
-		return l.put(ctx, &events.SessionClosed{Reason: in.Reason, InboxSeq: in.seq})
-	case events.InputPrompt: // see run
-	}
-	return fmt.Errorf("session %s: input %d of kind %q has no handler", l.id, in.seq, in.Kind)
-}
-
-// advance does what the fold calls for, one event after another, until the session is at rest.
-func (l *loop) advance(ctx context.Context, in *input) error {
+// run does what the fold and the inbox call for, one event after another, until the session is at rest. rested is told
+// each time that what inputs had started is finished.
+func (l *loop) run(ctx context.Context, rested func()) error {
+	l.stale = true
 	for {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		rest, err := l.next(ctx, in)
-		if err != nil || rest {
+		if err := l.attend(ctx); err != nil {
 			return err
+		}
+		rest, err := l.next(ctx)
+		if err != nil {
+			return err
+		}
+		if l.state.AtBoundary() {
+			rested()
+		}
+		if rest {
+			return nil
 		}
 	}
 }
 
 // next does one thing; rest reports that there was nothing to do.
-func (l *loop) next(ctx context.Context, in *input) (rest bool, err error) {
+func (l *loop) next(ctx context.Context) (rest bool, err error) {
+	_, _, seeding := l.state.Seeding()
+	idle := l.state.AtBoundary() && !seeding && l.first((*input).wakes) == nil
+	if l.state.Closed() || idle {
+		return true, nil
+	}
+	if !l.mine {
+		return l.own(ctx)
+	}
+	if done, err := l.settleOne(ctx); done || err != nil {
+		return false, err
+	}
 	turn, turnOpen := l.state.Turn()
 	step, stepOpen := l.state.Step()
+	compaction, compacting := l.state.Compaction()
 	switch {
-	case !turnOpen && (in == nil || in.seq <= l.state.Input()):
-		return true, nil
+	case compacting:
+		return false, l.compact(ctx, &compaction)
 	case !turnOpen:
-		return false, l.put(ctx, &events.TurnStart{Turn: turn + 1})
+		l.stale = true
+		return l.betweenTurns(ctx, turn)
 	case !stepOpen:
-		if end := l.turnOver(turn, step); end != nil {
-			l.refusal = nil
-			return false, l.put(ctx, end)
-		}
-		return false, l.put(ctx, &events.StepStart{Turn: turn, Step: step + 1})
+		return false, l.betweenSteps(ctx, turn, step)
 	case l.state.Answered():
+		l.stale = true // what came during the answer joins the next step
 		if pending := l.state.PendingTools(); len(pending) > 0 {
 			return false, l.runTools(ctx, turn, step, pending)
 		}
-		return false, l.put(ctx, &events.StepEnd{Turn: turn, Step: step})
-	case l.state.Entered() == 0 && in != nil && in.seq > l.state.Input():
-		return false, l.enter(ctx, in)
+		return false, l.endStep(ctx, turn, step)
 	}
-	return false, l.nextCall(ctx, turn, step)
+	return false, l.inStep(ctx, turn, step)
 }
 
-// nextCall makes the open step's next model call, or ends the step when there will be none.
-func (l *loop) nextCall(ctx context.Context, turn, step int64) error {
-	_, _, failure := l.state.Outcome()
-	attempt := l.state.Attempt()
+// own makes the session this worker's, one event at a time: the session is created, filled when it is a fork, claimed,
+// and what a dead worker left open is closed. rest reports that no input opens the session.
+func (l *loop) own(ctx context.Context) (rest bool, err error) {
+	if l.state.Seq() == 0 {
+		in := l.first(func(p *input) bool { return p.Open && p.refusal == nil })
+		if in == nil {
+			return true, nil
+		}
+		return false, l.create(ctx, in)
+	}
+	if from, to, open := l.state.Seeding(); open {
+		return false, l.seed(ctx, from, to)
+	}
+	if last, seq := l.state.Claim(); seq == 0 || last.Instance != l.cfg.Instance {
+		return false, l.claim(ctx, seq)
+	}
+	if in := l.cancelling(); in != nil { // before what it stops is repaired, or even repeated
+		return false, l.cancel(ctx, in)
+	}
+	if err := l.recover(ctx); err != nil {
+		return false, err
+	}
+	l.mine = true
+	return false, nil
+}
+
+// create makes the session that in opens.
+func (l *loop) create(ctx context.Context, in *input) error {
+	if in.Kind == events.InputFork {
+		err := l.createFork(ctx, in)
+		if errors.Is(err, errFork) {
+			l.log.ErrorContext(ctx, "input refused", slog.Uint64("input", in.seq), slog.String("id", string(in.ID)), slog.Any("reason", err))
+			in.refusal, err = err, nil
+		}
+		return err
+	}
+	options, err := l.externalise(ctx, in.Options, in.inline)
+	if err != nil {
+		return err
+	}
+	return l.put(ctx, &events.SessionCreated{Session: l.id, Options: options, Labels: in.Labels, Cwd: in.Cwd})
+}
+
+// claim makes this worker's instance the session's owner; last is the sequence of the claim before, 0 for none.
+func (l *loop) claim(ctx context.Context, last uint64) error {
+	reason := events.ClaimResumed
 	switch {
-	case l.refusal != nil, l.state.Entered() == 0,
-		failure.Code != "" && (!failure.Code.Retryable() || attempt >= int64(l.cfg.MaxAttempts)):
-		return l.put(ctx, &events.StepEnd{Turn: turn, Step: step})
-	case failure.Code != "" && failure.Code != events.FailureInterrupted:
-		if err := l.backOff(ctx, turn, step, failure); err != nil {
+	case last == 0:
+		reason = events.ClaimCreated
+	case !l.state.AtBoundary():
+		reason = events.ClaimTakeover
+	}
+	return l.put(ctx, &events.LoopClaimed{Worker: l.cfg.Name, Instance: l.cfg.Instance, Reason: reason})
+}
+
+// betweenTurns uses the first input that asks for something; rest reports that there is none.
+func (l *loop) betweenTurns(ctx context.Context, last int64) (rest bool, err error) {
+	in := l.first((*input).wakes)
+	if in == nil {
+		return true, nil
+	}
+	switch in.Kind {
+	case events.InputPrompt, events.InputSteer:
+		l.refusal, l.goesOn, l.asked, l.entered, l.section, l.upTo, l.added = nil, true, false, false, 0, 0, nil
+		return false, l.put(ctx, &events.TurnStart{Turn: last + 1})
+	case events.InputConfigure:
+		return false, l.configure(ctx, in)
+	case events.InputFork:
+		created, _ := l.state.Created()
+		if created.Parent.ID != in.Parent.ID || l.state.PassedOver(1, false) {
+			return false, l.drop(ctx, in, "the session exists")
+		}
+		return false, l.configure(ctx, in)
+	case events.InputCompact:
+		err = l.startCompaction(ctx, events.CompactionCommand, nil, in.claim())
+	case events.InputClose:
+		if other := l.first(func(p *input) bool { return p != in }); other != nil {
+			return false, l.drop(ctx, other, "the session was closed")
+		}
+		err = l.put(ctx, &events.SessionClosed{Reason: in.Reason, Claim: in.claim()})
+	case events.InputCancel, events.InputInject: // never come here
+		return false, fmt.Errorf("session %s: input %d of kind %q has no handler", l.id, in.seq, in.Kind)
+	}
+	if err == nil {
+		l.taken(in)
+	}
+	return false, err
+}
+
+func (l *loop) configure(ctx context.Context, in *input) error {
+	options, err := l.externalise(ctx, in.Options, in.inline)
+	if err != nil {
+		return err
+	}
+	if err := l.put(ctx, &events.SessionConfigured{Options: options, Claim: in.claim()}); err != nil {
+		return err
+	}
+	l.taken(in)
+	return nil
+}
+
+// betweenSteps ends the turn or prepares and starts its next step.
+func (l *loop) betweenSteps(ctx context.Context, turn, step int64) error {
+	if c, cancelled := l.state.Cancelled(); cancelled {
+		return l.put(ctx, &events.TurnEnd{Turn: turn, Kind: events.TurnAborted, Cause: c.Cause})
+	}
+	if step > 0 && !l.goesOn {
+		end, err := l.turnOver(ctx, turn, step)
+		if errors.Is(err, errCancelled) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		if end != nil {
+			return l.put(ctx, end)
+		}
+		l.goesOn = true
+	}
+	seen := l.seen
+	batch := l.batch(step == 0, seen)
+	if step == 0 && len(batch) == 0 { // a dead worker had begun a turn for an input that is gone
+		return l.put(ctx, &events.TurnEnd{Turn: turn, Kind: events.TurnInterrupted})
+	}
+	if done, err := l.relieve(ctx, batch); done || err != nil {
+		return err
+	}
+	if !l.asked {
+		cause, err := l.preStep(ctx, turn, step+1, batch)
+		switch {
+		case errors.Is(err, errCancelled):
+			return nil
+		case cause != "":
+			return l.block(ctx, turn, batch, cause)
+		case err != nil: // the inputs enter, and then the turn ends with what is wrong
+			if err := l.refuse(err); err != nil {
+				return err
+			}
+		}
+		l.asked = true
+	}
+	l.entered, l.section, l.upTo = false, 0, seen
+	return l.put(ctx, &events.StepStart{Turn: turn, Step: step + 1})
+}
+
+// endStep ends the open step and forgets what belonged to it alone.
+func (l *loop) endStep(ctx context.Context, turn, step int64) error {
+	if err := l.put(ctx, &events.StepEnd{Turn: turn, Step: step}); err != nil {
+		return err
+	}
+	l.goesOn, l.asked, l.entered, l.section, l.upTo, l.added = false, false, false, 0, 0, nil
+	return nil
+}
+
+// block ends the turn because an extension rejected its next step.
+func (l *loop) block(ctx context.Context, turn int64, batch []*input, cause string) error {
+	for _, in := range batch {
+		if err := l.drop(ctx, in, cause); err != nil {
 			return err
 		}
 	}
-	return l.call(ctx, turn, step)
+	return l.put(ctx, &events.TurnEnd{Turn: turn, Kind: events.TurnBlocked, Cause: cause})
 }
 
 // turnOver returns the event that ends the turn after its last step, nil when the turn goes on.
-func (l *loop) turnOver(turn, step int64) *events.TurnEnd {
-	if step == 0 {
-		return nil
-	}
+func (l *loop) turnOver(ctx context.Context, turn, step int64) (*events.TurnEnd, error) {
 	finish, called, failure := l.state.Outcome()
 	end := &events.TurnEnd{Turn: turn}
 	switch {
+	case l.refusal != nil: // it came behind the last failure
+		end.Kind, end.Failure = events.TurnError, *l.refusal
 	case failure.Code != "":
 		end.Kind, end.Failure = events.TurnError, failure
-	case l.refusal != nil:
-		end.Kind, end.Failure = events.TurnError, *l.refusal
 	case finish.Kind == "": // the step ended before its call, and why died with the worker
 		end.Kind = events.TurnInterrupted
 	case finish.Kind == events.FinishMaxTokens:
 		end.Kind = events.TurnMaxTokens
 	case finish.Kind == events.FinishAborted:
 		end.Kind, end.Cause = events.TurnAborted, "cancelled"
-	case called == 0:
-		end.Kind = events.TurnCompleted
-	case step >= l.cfg.MaxSteps:
-		end.Kind, end.Cause = events.TurnBlocked, fmt.Sprintf("the turn has used its %d steps", l.cfg.MaxSteps)
+	case called > 0, l.first(func(p *input) bool { return p.Kind == events.InputSteer }) != nil:
+		end = nil
 	default:
-		return nil
-	}
-	return end
-}
-
-// enter claims a prompt: the claim is the message.
-func (l *loop) enter(ctx context.Context, in *input) error {
-	content := make([]events.Block, len(in.Content))
-	for i, b := range in.Content {
-		var err error
-		if content[i], err = l.textBlock(ctx, b, in.inline); err != nil {
-			return err
+		more, err := l.turnStopping(ctx, turn, step)
+		var failed *provider.Error
+		switch {
+		case errors.Is(err, errCancelled):
+			return nil, err
+		case errors.As(err, &failed):
+			end.Kind, end.Failure = events.TurnError, failed.Failure
+		case err != nil:
+			return nil, err
+		case more:
+			end = nil
+		default:
+			end.Kind = events.TurnCompleted
 		}
 	}
-	m := events.Message{ID: string(in.ID), Role: events.RoleUser, Content: content, Source: events.Source{Kind: events.SourceUser}}
-	return l.put(ctx, &events.UserMessage{Message: m, InboxSeq: in.seq}, appended())
+	if most := l.maxSteps(); end == nil && step >= most {
+		end = &events.TurnEnd{Turn: turn, Kind: events.TurnBlocked, Cause: fmt.Sprintf("the turn has used its %d steps", most)}
+	}
+	return end, nil
+}
+
+// maxSteps returns how many steps a turn may have.
+func (l *loop) maxSteps() int64 {
+	if most := l.cfg.Defaults.Merge(l.state.Options()).MaxSteps; most > 0 {
+		return most
+	}
+	return l.cfg.MaxSteps
 }
 
 // recover closes what a worker left open that died in the middle of something. Each repair is an event, so it is done
 // once.
 func (l *loop) recover(ctx context.Context) error {
 	if stream, _, answer, _, open := l.state.OpenCall(); open {
-		if answer.Finished {
-			if err := l.answer(ctx, stream.Turn, stream.Step); err != nil {
-				return err
-			}
-		} else if err := l.fail(ctx, events.Failure{
-			Code: events.FailureInterrupted, Message: "the worker that made this call stopped before its answer was complete",
-		}); err != nil {
+		_, cancelled := l.state.Cancelled()
+		var err error
+		switch {
+		case answer.Finished:
+			err = l.answer(ctx, &stream)
+		case cancelled:
+			err = l.abort(ctx)
+		default:
+			err = l.fail(ctx, events.Failure{
+				Code: events.FailureInterrupted, Message: "the worker that made this call stopped before its answer was complete",
+			})
+		}
+		if err != nil {
 			return err
 		}
 	}

@@ -5,10 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"net/http"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -18,6 +20,7 @@ import (
 
 	"github.com/refold-dev/refold/internal/provider"
 	"github.com/refold-dev/refold/internal/provider/simulator"
+	"github.com/refold-dev/refold/internal/replay"
 	"github.com/refold-dev/refold/internal/tools"
 	"github.com/refold-dev/refold/pkg/codec"
 	"github.com/refold-dev/refold/pkg/eventlog"
@@ -36,6 +39,18 @@ type rig struct {
 	sim   *simulator.Simulator
 	cfg   Config
 	store *objects.Memory
+	url   string
+	http  http.RoundTripper
+}
+
+// route gives the provider that name, with these models.
+func (r *rig) route(name string, models ...provider.Model) {
+	r.t.Helper()
+	adapter, err := provider.New(provider.KindDeepSeek, provider.Config{Name: name, BaseURL: r.url, Transport: r.http, Models: models, Now: r.cfg.Now})
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	r.cfg.Routes.Set(name, adapter)
 }
 
 func newRig(t *testing.T, script simulator.Script) *rig {
@@ -61,21 +76,17 @@ func newRig(t *testing.T, script simulator.Script) *rig {
 	}
 	server := httptest.NewServer(sim)
 	t.Cleanup(server.Close)
-	transport := server.Client().Transport
-	adapter, err := provider.New(provider.KindDeepSeek, provider.Config{BaseURL: server.URL, Transport: transport})
-	if err != nil {
-		t.Fatal(err)
-	}
-	r := &rig{t: t, sim: sim, store: objects.NewMemory()}
+	r := &rig{t: t, sim: sim, store: objects.NewMemory(), url: server.URL, http: server.Client().Transport}
 	r.cfg = Config{
 		Name: "w", Instance: newID(), Tools: set, Objects: r.store, NewID: newID,
-		Adapters:  map[string]provider.Adapter{provider.KindDeepSeek: adapter},
-		Defaults:  events.Options{Provider: provider.KindDeepSeek, Model: "deepseek-chat", System: "You are terse."},
-		RetryBase: time.Millisecond, RetryMax: 5 * time.Millisecond, InlineMax: 16 << 10,
+		Routes:   provider.NewRoutes(nil),
+		Defaults: events.Options{Provider: provider.KindDeepSeek, Model: "deepseek-chat", System: "You are terse."},
+		Retry:    provider.RetryPolicy{Base: time.Millisecond, Max: 5 * time.Millisecond}, InlineMax: 16 << 10,
 	}
 	if err := r.cfg.complete(); err != nil {
 		t.Fatal(err)
 	}
+	r.route(provider.KindDeepSeek)
 	return r
 }
 
@@ -88,14 +99,51 @@ func (*mark) Schema() events.Tool {
 func (*mark) Safety() tools.Safety                     { return tools.Safety{} }
 func (*mark) Run(context.Context, string) tools.Result { return tools.Result{Output: []byte("marked")} }
 
-func (r *rig) open(log eventlog.Log, id events.ID) *loop {
+// open opens a session's loop over a queue, which may be used again.
+func (r *rig) open(log eventlog.Log, id events.ID, q *memoryQueue) *loop {
 	r.t.Helper()
-	l, err := openLoop(r.t.Context(), &r.cfg, id, log)
+	l, err := openLoop(r.t.Context(), &r.cfg, id, log, q)
 	if err != nil {
 		r.t.Fatal(err)
 	}
 	return l
 }
+
+// memoryQueue is an inbox in memory, which forgets nothing.
+type memoryQueue struct {
+	mu      sync.Mutex
+	inputs  []*input
+	arrived chan struct{}
+}
+
+func newQueue(inputs ...*input) *memoryQueue {
+	return &memoryQueue{inputs: inputs, arrived: make(chan struct{}, 1)}
+}
+
+func (q *memoryQueue) add(in *input) {
+	q.mu.Lock()
+	q.inputs = append(q.inputs, in)
+	q.mu.Unlock()
+	select {
+	case q.arrived <- struct{}{}:
+	default:
+	}
+}
+
+func (q *memoryQueue) Next(_ context.Context, after uint64) (events.Input, uint64, error) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for _, in := range q.inputs {
+		if in.seq > after {
+			return in.Input, in.seq, nil
+		}
+	}
+	return events.Input{}, 0, nil
+}
+
+func (q *memoryQueue) Arrived() <-chan struct{} { return q.arrived }
+
+func (l *loop) rest(ctx context.Context) error { return l.run(ctx, func() {}) }
 
 func prompt(seq uint64, text string) *input {
 	return &input{seq: seq, Input: events.Input{ID: newID(), Kind: events.InputPrompt, Open: true, Content: []events.Block{events.Text(text)}}}
@@ -122,13 +170,14 @@ func history(t *testing.T, log eventlog.Log, id events.ID) ([]events.Event, *fol
 	return out, s
 }
 
-// rebuild checks every llm/stream of the log: body and digest rebuilt from the prefix alone.
+// rebuild checks every llm/stream of the log, of auxiliary calls too: body and digest rebuilt from the prefix and the
+// objects alone.
 func (r *rig) rebuild(log []events.Event, id events.ID) (bodies []string) {
 	r.t.Helper()
 	s := fold.New(id)
 	for i := range log {
 		if b, ok := log[i].Body.(*events.LLMStream); ok {
-			req, err := s.Request()
+			req, err := s.RequestOf(b)
 			if err != nil {
 				r.t.Fatal(err)
 			}
@@ -136,19 +185,9 @@ func (r *rig) rebuild(log []events.Event, id events.ID) (bodies []string) {
 			if err != nil {
 				r.t.Fatal(err)
 			}
-			var set objects.Set
-			for _, ref := range referenced(&req) {
-				data, err := objects.Get(r.t.Context(), r.store, ref)
-				if err != nil {
-					r.t.Fatal(err)
-				}
-				if err := set.Add(ref, data); err != nil {
-					r.t.Fatal(err)
-				}
-			}
-			body, err := builder.Build(&req, &set)
+			body, err := replay.Build(r.t.Context(), builder, &req, r.store, b.Objects)
 			if err != nil {
-				r.t.Fatal(err)
+				r.t.Fatalf("event %d: %v", log[i].Seq, err)
 			}
 			if body.Digest() != b.Body {
 				r.t.Errorf("event %d: rebuilt %v, recorded %v", log[i].Seq, body.Digest(), b.Body)
@@ -160,14 +199,6 @@ func (r *rig) rebuild(log []events.Event, id events.ID) (bodies []string) {
 		}
 	}
 	return bodies
-}
-
-func referenced(req *fold.Request) []objects.Ref {
-	refs := req.Header.Refs(nil)
-	for _, m := range req.Messages.All() {
-		refs = m.Refs(refs)
-	}
-	return refs
 }
 
 func script() simulator.Script {
@@ -184,7 +215,7 @@ func script() simulator.Script {
 		{When: simulator.Condition{Contains: "tools"}, Answer: simulator.Answer{Text: "Seen \U0001F600 it all."}},
 		{When: simulator.Condition{Contains: "flaky", Nth: 1}, Answer: simulator.Answer{Failure: &simulator.Failure{Kind: simulator.FailHTTP, Status: 503}}},
 		{When: simulator.Condition{Contains: "flaky", Nth: 2}, Answer: simulator.Answer{Text: "partial", Failure: &simulator.Failure{Kind: simulator.FailReset, After: 1}}},
-		{When: simulator.Condition{Contains: "refused"}, Answer: simulator.Answer{Failure: &simulator.Failure{Kind: simulator.FailHTTP, Status: 400}}},
+		{When: simulator.Condition{Contains: "refused", Times: 1}, Answer: simulator.Answer{Failure: &simulator.Failure{Kind: simulator.FailHTTP, Status: 400}}},
 		{When: simulator.Condition{}, Answer: simulator.Answer{Text: "Fine."}},
 	}}
 }
@@ -196,9 +227,11 @@ func TestTurnWithTools(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	l := r.open(log, id)
+	q := newQueue()
+	l := r.open(log, id, q)
 	for i, text := range []string{"use tools", "again", "flaky please", "refused", "more"} {
-		if err := l.run(t.Context(), prompt(uint64(i+1), text)); err != nil {
+		q.add(prompt(uint64(i+1), text))
+		if err := l.rest(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -279,11 +312,8 @@ func TestCrashAnywhere(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	l := reference.open(log, id)
-	for _, in := range inputs() {
-		if err := l.run(t.Context(), in); err != nil {
-			t.Fatal(err)
-		}
+	if err := reference.open(log, id, newQueue(inputs()...)).rest(t.Context()); err != nil {
+		t.Fatal(err)
 	}
 	whole, final := history(t, log, id)
 	boundaries := 0
@@ -315,20 +345,13 @@ func crashAt(t *testing.T, at uint64, stored bool, inputs []*input, want []strin
 		t.Fatal(err)
 	}
 	var log eventlog.Log = &cut{Log: memory, at: at, stored: stored}
-	crashed := false
-	for _, in := range inputs {
-		for {
-			err := r.open(log, id).run(t.Context(), in)
-			if err == nil {
-				break
-			}
-			if !errors.Is(err, errKilled) || crashed {
-				t.Fatalf("%s: %v", name, err)
-			}
-			crashed = true
-			log = memory
-			r.cfg.Instance = newID()
-		}
+	q := newQueue(inputs...)
+	if err := r.open(log, id, q).rest(t.Context()); !errors.Is(err, errKilled) {
+		t.Fatalf("%s: %v", name, err)
+	}
+	r.cfg.Instance = newID()
+	if err := r.open(memory, id, q).rest(t.Context()); err != nil {
+		t.Fatalf("%s: %v", name, err)
 	}
 	got, s := history(t, memory, id)
 	r.rebuild(got, id)

@@ -32,6 +32,13 @@ func NewMetrics(reg prometheus.Registerer) (*Metrics, error) {
 	return m, nil
 }
 
+// input counts an input that was used, or dropped.
+func (m *Metrics) input(kind events.InputKind) {
+	if m != nil {
+		m.inputs.WithLabelValues(string(kind)).Inc()
+	}
+}
+
 // observe counts an event that was stored.
 func (m *Metrics) observe(body events.Body) {
 	if m == nil {

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
 	"time"
 
@@ -18,6 +19,7 @@ const (
 	lostDelay  = 200 * time.Millisecond // an input comes back soon after its session was lost: the owner answers for it
 	mineDelay  = 2 * time.Second        // an input of another worker's session is looked at again after this
 	retryDelay = 5 * time.Second        // an input whose session could not be worked on
+	restDelay  = 10 * time.Minute       // an input that waits for the session's next turn
 )
 
 var errElsewhere = errors.New("a living worker owns the session")
@@ -44,9 +46,17 @@ type session struct {
 
 	mu   sync.Mutex
 	held []*jetstream.Delivery // not acknowledged yet
-	done uint64                // inputs up to this place were used, and what they started is finished
-	skip uint64                // inputs up to this place were refused or used; only the session's goroutine uses it
+	done uint64                // inputs up to this place were used, and what they started is finished,
+	rest map[uint64]struct{}   // except for these, which wait
 }
+
+// Next and Arrived make a session the queue of its loop.
+func (s *session) Next(ctx context.Context, after uint64) (events.Input, uint64, error) {
+	q, _, err := s.w.client.Inbox().Next(ctx, s.id, after)
+	return q.Input, q.Seq, err
+}
+
+func (s *session) Arrived() <-chan struct{} { return s.wake }
 
 func newSession(w *Worker, id events.ID) *session {
 	return &session{w: w, id: id, log: w.cfg.Log.With(slog.String("session", string(id))), wake: make(chan struct{}, 1)}
@@ -69,7 +79,8 @@ func (s *session) pending() bool { return len(s.wake) > 0 }
 func (s *session) finished(seq uint64) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return seq <= s.done
+	_, waits := s.rest[seq]
+	return seq <= s.done && !waits
 }
 
 // run works on the session until it has been at rest for a while, is lost, or ctx ends.
@@ -83,6 +94,7 @@ func (s *session) run(ctx context.Context) {
 	delay := retryDelay
 	switch {
 	case err == nil: // retired already
+		delay = restDelay
 	case errors.Is(err, errElsewhere):
 		delay = mineDelay
 	case errors.Is(err, eventlog.ErrLostOwnership):
@@ -122,7 +134,7 @@ func (s *session) keepAlive(ctx context.Context) {
 
 // later makes an input that keeps coming back come less often.
 func later(delay time.Duration, deliveries uint64) time.Duration {
-	const often, longest = 8, 5 * time.Minute
+	const often, longest = 8, time.Hour
 	for ; deliveries > often && delay < longest; deliveries -= often {
 		delay *= 2
 	}
@@ -133,6 +145,10 @@ func (s *session) giveBack(delay time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, d := range s.held {
+		delay := delay
+		if d.Input.Kind == events.InputInject { // it waits for others
+			delay = max(delay, time.Minute)
+		}
 		if err := d.NakWithDelay(later(delay, d.Deliveries)); err != nil {
 			s.log.Warn("an input comes back only after its acknowledgement time", slog.Any("error", err))
 		}
@@ -151,9 +167,10 @@ func (s *session) work(ctx context.Context) error {
 			}
 		}
 		if l != nil {
-			if err := s.drain(ctx, l); err != nil {
+			if err := l.run(ctx, func() { s.finish(ctx, l) }); err != nil {
 				return err
 			}
+			s.finish(ctx, l)
 		}
 		idle := time.NewTimer(s.w.idle)
 		select {
@@ -172,14 +189,14 @@ func (s *session) work(ctx context.Context) error {
 
 // open returns the loop of the session, nil when there is no such session and no input that opens one.
 func (s *session) open(ctx context.Context) (*loop, error) {
-	log, err := s.w.client.Logs().Open(ctx, s.id)
+	log, err := s.w.logs.Open(ctx, s.id)
 	if errors.Is(err, eventlog.ErrNotFound) {
 		log, err = s.make(ctx)
 	}
 	if err != nil || log == nil {
 		return nil, err
 	}
-	l, err := openLoop(ctx, &s.w.cfg, s.id, log)
+	l, err := openLoop(ctx, &s.w.cfg, s.id, log, s)
 	if err != nil {
 		return nil, err
 	}
@@ -191,29 +208,45 @@ func (s *session) open(ctx context.Context) (*loop, error) {
 	return l, nil
 }
 
-// make makes the session's log when an input opens it, and refuses the inputs before that one.
+// make makes the session's log when an input opens it, and refuses the inputs otherwise.
 func (s *session) make(ctx context.Context) (eventlog.Log, error) {
 	var after uint64
 	for {
-		q, ok, err := s.w.client.Inbox().Next(ctx, s.id, after)
+		in, seq, err := s.Next(ctx, after)
 		if err != nil {
 			return nil, err
 		}
-		if ok && q.Input.Open {
-			if _, err := s.w.cfg.admit(&input{Input: q.Input, seq: q.Seq}); err == nil {
-				s.skip = after
-				return s.w.client.Logs().Create(ctx, s.id)
-			}
-		}
-		if !ok {
-			s.settle(ctx, after, func(d *jetstream.Delivery) error {
+		if seq == 0 {
+			s.settle(ctx, func(d *jetstream.Delivery) bool { return d.Seq <= after }, func(d *jetstream.Delivery) error {
 				s.log.ErrorContext(ctx, "input refused: there is no such session", slog.Uint64("input", d.Seq), slog.String("id", string(d.Input.ID)))
 				return d.Term("unknown session")
 			})
 			return nil, nil //nolint:nilnil // no session to work on is no failure
 		}
-		after = q.Seq
+		if in.Open {
+			switch err := s.opens(ctx, &input{Input: in, seq: seq}); {
+			case err == nil:
+				return s.w.logs.Create(ctx, s.id)
+			case !errors.Is(err, errRefused) && !errors.Is(err, errFork):
+				return nil, err
+			default:
+				s.log.ErrorContext(ctx, "input refused", slog.Uint64("input", seq), slog.String("id", string(in.ID)), slog.Any("reason", err))
+			}
+		}
+		after = seq
 	}
+}
+
+// opens returns why an input cannot open the session.
+func (s *session) opens(ctx context.Context, in *input) error {
+	if _, err := s.w.cfg.admit(in); err != nil {
+		return err
+	}
+	if in.Kind != events.InputFork {
+		return nil
+	}
+	_, _, err := (&loop{cfg: &s.w.cfg, id: s.id}).forkPoint(ctx, in.Parent)
+	return err
 }
 
 // askOwner returns nil when the owner is gone, or has been silent for the time after which inputs are handed on. A living one is told of the inputs held here; those that it has finished
@@ -243,96 +276,52 @@ func (s *session) askOwner(ctx context.Context, owner events.LoopClaimed) error 
 			}
 			return fmt.Errorf("session %s: %w, or seems to: %s (%s) does not answer: %w", s.id, errElsewhere, owner.Worker, owner.Instance, err)
 		case string(answer) == answerDone && seq > 0:
-			s.settle(ctx, seq, func(d *jetstream.Delivery) error { return d.Ack(ctx) })
+			s.settle(ctx, func(d *jetstream.Delivery) bool { return d.Seq == seq }, func(d *jetstream.Delivery) error { return d.Ack(ctx) })
 		}
 	}
 	s.w.heard(owner.Instance)
 	return fmt.Errorf("session %s: %w: %s (%s)", s.id, errElsewhere, owner.Worker, owner.Instance)
 }
 
-// drain uses all inputs that the inbox has for the session.
-func (s *session) drain(ctx context.Context, l *loop) error {
-	if l.state.Seq() > 0 {
-		if err := l.run(ctx, nil); err != nil {
-			return err
+// finish acknowledges the inputs that were used, or can never be, when what they started is finished.
+func (s *session) finish(ctx context.Context, l *loop) {
+	over := l.state.Closed() || l.state.Seq() == 0 // nothing that waits will ever be used
+	s.mu.Lock()
+	s.done, s.rest = l.seen, make(map[uint64]struct{})
+	for _, p := range l.pending {
+		if !over {
+			s.rest[p.seq] = struct{}{}
 		}
 	}
-	for {
-		s.skip = max(s.skip, l.state.Input())
-		s.finish(ctx, s.skip)
-		q, ok, err := s.w.client.Inbox().Next(ctx, s.id, s.skip)
-		if err != nil {
-			return err
+	s.mu.Unlock()
+	s.settle(ctx, func(d *jetstream.Delivery) bool { return s.finished(d.Seq) }, func(d *jetstream.Delivery) error {
+		if over && l.waiting(d.Seq) {
+			s.log.ErrorContext(ctx, "input refused: the session is closed", slog.Uint64("input", d.Seq), slog.String("id", string(d.Input.ID)))
+			return d.Term("session closed")
 		}
-		if !ok {
-			return nil
-		}
-		if l.state.Closed() {
-			return s.refuseRest(ctx, l)
-		}
-		s.w.m.inputs.WithLabelValues(string(q.Input.Kind)).Inc()
-		err = l.run(ctx, &input{Input: q.Input, seq: q.Seq})
-		if errors.Is(err, errRefused) {
-			s.refused(ctx, &q, err)
+		return d.Ack(ctx)
+	})
+}
+
+// settle ends the held inputs that are due. One that cannot be told now comes again and is recognised then.
+func (s *session) settle(ctx context.Context, due func(*jetstream.Delivery) bool, end func(*jetstream.Delivery) error) {
+	s.mu.Lock()
+	held := s.held
+	s.mu.Unlock()
+	ended := make(map[*jetstream.Delivery]struct{})
+	for _, d := range held {
+		if !due(d) {
 			continue
 		}
-		if err != nil {
-			return err
-		}
-	}
-}
-
-// refused passes over an input that can never be used.
-func (s *session) refused(ctx context.Context, q *jetstream.Queued, why error) {
-	s.skip = q.Seq
-	s.log.ErrorContext(ctx, "input refused", slog.Uint64("input", q.Seq), slog.String("id", string(q.Input.ID)), slog.Any("reason", why))
-}
-
-// refuseRest refuses what came for a closed session.
-func (s *session) refuseRest(ctx context.Context, l *loop) error {
-	var last uint64
-	for after := l.state.Input(); ; after = last {
-		q, ok, err := s.w.client.Inbox().Next(ctx, s.id, after)
-		if err != nil {
-			return err
-		}
-		if !ok {
-			break
-		}
-		last = q.Seq
-	}
-	s.settle(ctx, last, func(d *jetstream.Delivery) error {
-		s.log.ErrorContext(ctx, "input refused: the session is closed", slog.Uint64("input", d.Seq), slog.String("id", string(d.Input.ID)))
-		return d.Term("session closed")
-	})
-	return nil
-}
-
-// finish acknowledges the inputs up to the place seq: they were used, and what they started is finished.
-func (s *session) finish(ctx context.Context, seq uint64) {
-	s.mu.Lock()
-	s.done = max(s.done, seq)
-	s.mu.Unlock()
-	s.settle(ctx, seq, func(d *jetstream.Delivery) error { return d.Ack(ctx) })
-}
-
-// settle ends the held inputs up to the place seq. One that cannot be told now comes again and is recognised then.
-func (s *session) settle(ctx context.Context, seq uint64, end func(*jetstream.Delivery) error) {
-	s.mu.Lock()
-	var due []*jetstream.Delivery
-	kept := s.held[:0]
-	for _, d := range s.held {
-		if d.Seq <= seq {
-			due = append(due, d)
-		} else {
-			kept = append(kept, d)
-		}
-	}
-	s.held = kept
-	s.mu.Unlock()
-	for _, d := range due {
+		ended[d] = struct{}{}
 		if err := end(d); err != nil && ctx.Err() == nil {
 			s.log.WarnContext(ctx, "an input may be delivered again", slog.Any("error", err))
 		}
 	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.held = slices.DeleteFunc(slices.Clone(s.held), func(d *jetstream.Delivery) bool {
+		_, over := ended[d]
+		return over
+	})
 }

@@ -24,7 +24,10 @@ func (l *loop) stream(ctx context.Context, prepared *provider.Prepared, call pro
 	var failed *provider.Error
 	switch {
 	case err == nil:
-		err = l.answer(ctx, call.Turn, call.Step)
+		stream, _, _, _, _ := l.state.OpenCall()
+		err = l.answer(ctx, &stream)
+	case errors.Is(err, errCancelled):
+		return l.abort(ctx)
 	case ctx.Err() != nil:
 		return ctx.Err() // the worker stops or has lost the session: whoever goes on ends the call
 	case errors.As(err, &failed):
@@ -36,10 +39,14 @@ func (l *loop) stream(ctx context.Context, prepared *provider.Prepared, call pro
 	return err
 }
 
-// receive appends the chunks of the answer, packed into runs.
+// errCancelled says that a cancel was recorded while a call or tools were running.
+var errCancelled = errors.New("cancelled")
+
+// receive appends the chunks of the answer, packed into runs. A cancel that comes meanwhile is recorded before the call
+// is given up.
 func (l *loop) receive(ctx context.Context, prepared *provider.Prepared, call provider.Call) error {
 	ctx, cancel := context.WithCancel(ctx)
-	const buffered = 256
+	const buffered = 32
 	incoming := make(chan received, buffered)
 	go func() {
 		defer close(incoming)
@@ -68,6 +75,14 @@ func (l *loop) receive(ctx context.Context, prepared *provider.Prepared, call pr
 		case <-timer.C:
 			if err := run.flush(ctx); err != nil {
 				return err
+			}
+		case <-l.queue.Arrived():
+			stop, err := l.cancelArrived(ctx)
+			if err != nil {
+				return err
+			}
+			if stop {
+				return errors.Join(run.flush(ctx), errCancelled)
 			}
 		case r, ok := <-incoming:
 			if !ok {
@@ -136,23 +151,58 @@ func (r *chunkRun) flush(ctx context.Context) error {
 	return r.loop.put(ctx, body)
 }
 
-// answer appends the assistant message that the open call's chunks add up to.
-func (l *loop) answer(ctx context.Context, turn, step int64) error {
+// answer ends the open call, whose answer is complete: with the assistant message, or the summary, that its chunks add up
+// to.
+func (l *loop) answer(ctx context.Context, stream *events.LLMStream) error {
 	_, _, a, chunks, open := l.state.OpenCall()
 	if !open {
 		return errors.New("no model call is open")
 	}
-	header, _ := l.state.Header()
-	err := l.put(ctx, &events.AssistantMessage{
-		Turn: turn, Step: step,
-		Message: events.Message{
-			ID: string(l.cfg.NewID()), Role: events.RoleAssistant, Content: a.Content(),
-			Source: events.Source{Kind: events.SourceModel, Provider: header.Config.Provider, Model: header.Config.Model},
-		},
-		Usage: a.Usage, UsageReported: a.UsageReported, Finish: a.Finish, Interrupted: a.Finish.Kind == events.FinishAborted,
-	}, appended(), eventlog.WithSources(chunks...))
+	var err error
+	switch stream.Purpose {
+	case events.PurposeLoop:
+		header, _ := l.state.Header()
+		err = l.put(ctx, &events.AssistantMessage{
+			Turn: stream.Turn, Step: stream.Step,
+			Message: events.Message{
+				ID: string(l.cfg.NewID()), Role: events.RoleAssistant, Content: a.Content(),
+				Source: events.Source{Kind: events.SourceModel, Provider: header.Config.Provider, Model: header.Config.Model},
+			},
+			Usage: a.Usage, UsageReported: a.UsageReported, Finish: a.Finish, Interrupted: a.Finish.Kind == events.FinishAborted,
+		}, appended(), eventlog.WithSources(chunks...))
+	case events.PurposeCompaction:
+		return l.summary(ctx, stream, &a, chunks)
+	case events.PurposeTitle:
+		return l.fail(ctx, events.Failure{Code: events.FailureInvalid, Message: "nobody here asks for titles"})
+	}
 	if errors.Is(err, eventlog.ErrTooLarge) {
 		return l.fail(ctx, events.Failure{Code: events.FailureMalformed, Message: "the answer does not fit into the log: " + err.Error()})
 	}
 	return err
+}
+
+// abort ends the open call because it was cancelled. What is worth keeping of an answer of the loop is kept.
+func (l *loop) abort(ctx context.Context) error {
+	stream, _, a, _, open := l.state.OpenCall()
+	if !open {
+		return errors.New("no model call is open")
+	}
+	cancelled := events.Failure{Code: events.FailureCancelled, Message: "cancelled"}
+	if stream.Purpose != events.PurposeLoop {
+		return l.fail(ctx, cancelled)
+	}
+	if !a.Finished {
+		finish := events.Chunk{Type: events.ChunkFinish, Finish: events.Finish{Kind: events.FinishAborted}}
+		if err := a.Add(&finish); err != nil {
+			return err
+		}
+		if len(a.Content()) == 0 {
+			return l.fail(ctx, cancelled)
+		}
+		err := l.put(ctx, &events.AssistantChunk{Turn: stream.Turn, Step: stream.Step, Attempt: stream.Attempt, Chunks: []events.Chunk{finish}})
+		if err != nil {
+			return err
+		}
+	}
+	return l.answer(ctx, &stream)
 }

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/refold-dev/refold/internal/jetstream"
+	"github.com/refold-dev/refold/pkg/eventlog"
 	"github.com/refold-dev/refold/pkg/events"
 )
 
@@ -18,6 +19,7 @@ import (
 type Worker struct {
 	cfg      Config
 	client   *jetstream.Client
+	logs     eventlog.Store
 	idle     time.Duration
 	keep     time.Duration
 	patience time.Duration // with an owner that does not answer
@@ -32,8 +34,9 @@ type Worker struct {
 // Service is what a worker needs beside the loop's own configuration.
 type Service struct {
 	Client  *jetstream.Client
-	Idle    time.Duration // a session at rest is kept in memory this long; 0: 1 min
-	AckWait time.Duration // the client's; 0: 30 s
+	Logs    eventlog.Store // the sessions' logs; nil: the client's
+	Idle    time.Duration  // a session at rest is kept in memory this long; 0: 1 min
+	AckWait time.Duration  // the client's; 0: 30 s
 	Metrics *Metrics
 }
 
@@ -41,6 +44,9 @@ type Service struct {
 func New(cfg Config, s Service) (*Worker, error) {
 	if s.Client == nil || s.Metrics == nil {
 		return nil, errors.New("worker: a client and metrics are required")
+	}
+	if s.Logs == nil {
+		s.Logs = s.Client.Logs()
 	}
 	setDefault(&s.Idle, time.Minute)
 	setDefault(&s.AckWait, 30*time.Second)
@@ -51,11 +57,14 @@ func New(cfg Config, s Service) (*Worker, error) {
 	setDefault(&cfg.InlineMax, defaultInlineMax)
 	cfg.InlineMax = min(max(cfg.InlineMax, 1), cfg.MaxEventBytes/inlineShare)
 	cfg.metrics = s.Metrics
+	if cfg.Sessions == nil {
+		cfg.Sessions = s.Logs
+	}
 	if err := cfg.complete(); err != nil {
 		return nil, err
 	}
 	return &Worker{
-		cfg: cfg, client: s.Client, idle: s.Idle, keep: s.AckWait / 3, patience: s.AckWait, m: s.Metrics, sessions: make(map[events.ID]*session), since: make(map[events.ID]time.Time),
+		cfg: cfg, client: s.Client, logs: s.Logs, idle: s.Idle, keep: s.AckWait / 3, patience: s.AckWait, m: s.Metrics, sessions: make(map[events.ID]*session), since: make(map[events.ID]time.Time),
 	}, nil
 }
 

@@ -95,7 +95,9 @@ type member struct {
 func (f *fleet) start(name string) *member {
 	f.t.Helper()
 	transport := &http.Transport{DisableKeepAlives: true, DisableCompression: true}
-	adapter, err := provider.New(provider.KindDeepSeek, provider.Config{BaseURL: f.url, Transport: transport})
+	adapter, err := provider.New(provider.KindDeepSeek, provider.Config{
+		BaseURL: f.url, Transport: transport, Models: []provider.Model{{Name: "deepseek-chat", ContextWindow: 1 << 21}},
+	})
 	if err != nil {
 		f.t.Fatal(err)
 	}
@@ -109,7 +111,7 @@ func (f *fleet) start(name string) *member {
 	}
 	w, err := worker.New(worker.Config{
 		Name: name, Instance: newID(), Tools: f.tools, Objects: client.Objects(), NewID: newID,
-		Adapters: map[string]provider.Adapter{provider.KindDeepSeek: adapter},
+		Routes:   provider.NewRoutes(map[string]provider.Adapter{provider.KindDeepSeek: adapter}),
 		Defaults: events.Options{Provider: provider.KindDeepSeek, Model: "deepseek-chat", System: "Be brief."},
 		Log:      slog.New(slog.NewTextHandler(f.t.Output(), nil)),
 	}, worker.Service{Client: client, AckWait: ackWait, Idle: 200 * time.Millisecond, Metrics: metrics})

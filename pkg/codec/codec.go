@@ -26,6 +26,9 @@ var (
 	ErrCorruptObject = errors.New("object corrupt")
 	// ErrUnsupported means that the vendor's wire format has no place for something in the request. Final.
 	ErrUnsupported = errors.New("not representable in this wire format")
+	// ErrUnshownImage means that the request holds an image and nothing says how it is shown; see [UnshownImageError].
+	// Whoever writes the log records a request/images event first; for a log that calls for the request it is final.
+	ErrUnshownImage = errors.New("nothing says how an image is shown")
 )
 
 // MissingObjectError names the object that is missing. It unwraps to [ErrMissingObject].
@@ -37,6 +40,16 @@ func (e *MissingObjectError) Error() string {
 
 // Unwrap returns [ErrMissingObject].
 func (e *MissingObjectError) Unwrap() error { return ErrMissingObject }
+
+// UnshownImageError names the image. It unwraps to [ErrUnshownImage].
+type UnshownImageError struct{ Image objects.Ref }
+
+func (e *UnshownImageError) Error() string {
+	return fmt.Sprintf("%v: %s (%d bytes, %s)", ErrUnshownImage, e.Image.Digest, e.Image.Bytes, e.Image.MediaType)
+}
+
+// Unwrap returns [ErrUnshownImage].
+func (e *UnshownImageError) Unwrap() error { return ErrUnshownImage }
 
 // Body is one exact request body. It does not change when its builder goes on.
 type Body struct {
@@ -55,7 +68,8 @@ type line struct{ _ byte }
 // Digest returns the body's length in bytes and its SHA-256.
 func (b *Body) Digest() events.BodyDigest { return b.digest }
 
-// Stable returns the length in bytes of the prefix that the next request repeats when it appends messages only.
+// Stable returns the length in bytes of the prefix that the next request repeats when it appends messages only. The one
+// exception is a tool result that continues a run whose images the prefix has shown already; no valid log has that.
 func (b *Body) Stable() int64 { return b.stable }
 
 // Reused returns how many bytes of the prefix the builder took over from the body before, 0 when it started anew.
@@ -119,9 +133,10 @@ type Options struct {
 type Builder interface {
 	// Codec returns the codec's name and version.
 	Codec() string
-	// Build returns the exact body of req. src must hold the objects that the header and the messages need; those
-	// of messages built before are not asked for again. Errors wrap ErrMissingObject, ErrCorruptObject or
-	// ErrUnsupported; after one the builder stands as it stood before.
+	// Build returns the exact body of req. src must hold the objects that the header and the messages need, see [Refs];
+	// those of messages built before are not asked for again unless the builder has to start anew. Errors wrap
+	// ErrMissingObject, ErrCorruptObject, ErrUnsupported or ErrUnshownImage; after one the builder stands as it stood
+	// before.
 	Build(req *fold.Request, src objects.Source) (Body, error)
 }
 
@@ -152,25 +167,32 @@ type appender struct {
 // scratchBytes is about how much a builder that keeps no bytes gathers before it hashes.
 const scratchBytes = 64 << 10
 
-// appendMessage appends a message's wire form to dst. first says that none stands before it.
-type appendMessage func(dst []byte, m *events.Message, first bool, src objects.Source) ([]byte, error)
+// messageWriter writes messages in a vendor's wire form. One writer serves one call of Build.
+type messageWriter interface {
+	// add appends the message's wire form to dst, but for what waits until it is known what follows.
+	add(dst []byte, m *events.Message) ([]byte, error)
+	// end appends what still waits.
+	end(dst []byte) []byte
+}
 
-// build brings the prefix up to the messages and returns the body that ends in suffix. It works on a copy, which takes
-// the appender's place at the end: bytes behind the length of a buffer are nobody's yet.
-func (a *appender) build(head string, messages fold.Messages, suffix []byte, src objects.Source, add appendMessage) (Body, error) {
-	next, err := a.from(head, messages)
+// build brings the prefix up to the messages and returns the body that ends in suffix. With anew, which it must be when
+// restarts says so, it keeps nothing of the body before. It works on a copy, which takes the appender's place at the end: bytes behind the length of a buffer are
+// nobody's yet.
+func (a *appender) build(head string, messages fold.Messages, suffix []byte, anew bool, w messageWriter) (Body, error) {
+	next, err := a.from(head, anew)
 	if err != nil {
 		return Body{}, err
 	}
 	reused := next.length
-	for i, m := range messages.From(next.messages.Len()) {
-		if next.buf, err = add(next.buf, &m, i == 0, src); err != nil {
+	for _, m := range messages.From(next.messages.Len()) {
+		if next.buf, err = w.add(next.buf, &m); err != nil {
 			return Body{}, err
 		}
 		if next.digestOnly && len(next.buf) >= scratchBytes {
 			next.settle()
 		}
 	}
+	next.buf = w.end(next.buf)
 	next.settle()
 	next.messages = messages
 	whole, err := cloneSum(next.sum)
@@ -189,16 +211,21 @@ func (a *appender) build(head string, messages fold.Messages, suffix []byte, src
 	return body, nil
 }
 
-// from returns an appender that holds those of the messages that a holds, or none and the head when a holds others.
-func (a *appender) from(head string, messages fold.Messages) (appender, error) {
+// from returns a copy of a, or with anew one that holds the head and no message.
+func (a *appender) from(head string, anew bool) (appender, error) {
 	next := *a
-	if a.sum == nil || head != a.head || !messages.Extends(a.messages) {
+	if anew {
 		next = appender{digestOnly: a.digestOnly, head: head, buf: []byte(head), sum: newSum(), line: new(line)}
 		return next, nil
 	}
 	var err error
 	next.sum, err = cloneSum(a.sum)
 	return next, err
+}
+
+// restarts reports whether a body with the head and the messages does not begin with the prefix.
+func (a *appender) restarts(head string, messages fold.Messages) bool {
+	return a.sum == nil || head != a.head || !messages.Extends(a.messages)
 }
 
 // settle hashes what is new.

@@ -20,7 +20,16 @@ const emptyToolOutput = "(no output)"
 // effortOff is the reasoning effort that switches thinking off.
 const effortOff = "off"
 
-type deepSeek struct{ appender }
+// toolImages stands before the images of tool results, which a tool message has no place for.
+const toolImages = "Attached image(s) from tool result:"
+
+type deepSeek struct {
+	appender
+
+	// of the prefix:
+	generation int64 // how its images are shown
+	sealed     bool  // it ends in images of a run of tool results, which another result would come before
+}
 
 func (*deepSeek) Codec() string { return DeepSeekChat1 }
 
@@ -43,10 +52,16 @@ func (d *deepSeek) Build(req *fold.Request, src objects.Source) (Body, error) {
 		head = events.AppendQuote(head, system)
 		head = append(head, '}')
 	}
-	add := func(dst []byte, m *events.Message, first bool, src objects.Source) ([]byte, error) {
-		return deepSeekMessage(dst, m, first && !hasSystem, src)
+	n := d.messages.Len()
+	anew := d.restarts(string(head), req.Messages) || d.generation != req.Images.Generation() ||
+		d.sealed && n < req.Messages.Len() && joinsRun(req.Messages, n)
+	w := &deepSeekWriter{src: src, images: req.Images, first: !hasSystem && (anew || n == 0)}
+	body, err := d.build(string(head), req.Messages, suffix, anew, w)
+	if err == nil {
+		d.generation = req.Images.Generation()
+		d.sealed = w.sealed || d.sealed && body.reused == d.length // nothing new: the end is the one before
 	}
-	return d.build(string(head), req.Messages, suffix, src, add)
+	return body, err
 }
 
 // deepSeekSuffix returns what stands behind the messages.
@@ -119,17 +134,6 @@ func headerTools(h *events.Header, src objects.Source) ([]events.Tool, error) {
 	return tools, nil
 }
 
-func deepSeekMessage(dst []byte, m *events.Message, first bool, src objects.Source) ([]byte, error) {
-	switch m.Role {
-	case events.RoleAssistant:
-		dst = append(dst, opening(first, "")...)
-		return deepSeekAssistant(dst, m, src)
-	case events.RoleUser:
-		return deepSeekUser(dst, m, first, src)
-	}
-	return nil, fmt.Errorf("%w: a message of role %q", ErrUnsupported, m.Role)
-}
-
 // only refuses a block that is of none of the types.
 func only(blocks []events.Block, where string, types ...events.BlockType) error {
 	for i := range blocks {
@@ -138,103 +142,4 @@ func only(blocks []events.Block, where string, types ...events.BlockType) error 
 		}
 	}
 	return nil
-}
-
-// joined returns the texts of the blocks of one type, joined without separator.
-func joined(blocks []events.Block, kind events.BlockType, src objects.Source) (string, error) {
-	var parts []string
-	for i := range blocks {
-		if b := &blocks[i]; b.Type == kind {
-			t, err := text(b.Text, b.Object, src)
-			if err != nil {
-				return "", err
-			}
-			parts = append(parts, t)
-		}
-	}
-	return events.JoinText(parts...), nil
-}
-
-func deepSeekAssistant(dst []byte, m *events.Message, src objects.Source) ([]byte, error) {
-	err := only(m.Content, "an assistant message", events.BlockText, events.BlockReasoning, events.BlockToolCall)
-	if err != nil {
-		return nil, err
-	}
-	content, err := joined(m.Content, events.BlockText, src)
-	if err != nil {
-		return nil, err
-	}
-	reasoning, err := joined(m.Content, events.BlockReasoning, src)
-	if err != nil {
-		return nil, err
-	}
-	dst = append(dst, `{"role":"assistant","content":`...)
-	dst = events.AppendQuote(dst, content)
-	if reasoning != "" {
-		dst = append(dst, `,"reasoning_content":`...)
-		dst = events.AppendQuote(dst, reasoning)
-	}
-	calls := 0
-	for i := range m.Content {
-		c := &m.Content[i]
-		if c.Type != events.BlockToolCall {
-			continue
-		}
-		dst = append(dst, opening(calls == 0, `,"tool_calls":[`)...)
-		dst = append(dst, `{"id":`...)
-		dst = events.AppendQuote(dst, c.ID)
-		dst = append(dst, `,"type":"function","function":{"name":`...)
-		dst = events.AppendQuote(dst, c.Name)
-		dst = append(dst, `,"arguments":`...)
-		dst = events.AppendQuote(dst, c.Arguments)
-		dst = append(dst, `}}`...)
-		calls++
-	}
-	if calls > 0 {
-		dst = append(dst, ']')
-	}
-	return append(dst, '}'), nil
-}
-
-// deepSeekUser appends a message of the user role: its text first, then one tool message per result.
-func deepSeekUser(dst []byte, m *events.Message, first bool, src objects.Source) ([]byte, error) {
-	if err := only(m.Content, "a user message", events.BlockText, events.BlockToolResult); err != nil {
-		return nil, err
-	}
-	isText := func(b events.Block) bool { return b.Type == events.BlockText }
-	if slices.ContainsFunc(m.Content, isText) || len(m.Content) == 0 {
-		t, err := joined(m.Content, events.BlockText, src)
-		if err != nil {
-			return nil, err
-		}
-		dst = append(dst, opening(first, "")...)
-		dst = append(dst, `{"role":"user","content":`...)
-		dst = events.AppendQuote(dst, t)
-		dst = append(dst, '}')
-		first = false
-	}
-	for i := range m.Content {
-		r := &m.Content[i]
-		if r.Type != events.BlockToolResult {
-			continue
-		}
-		if err := only(r.Content, "a tool result", events.BlockText); err != nil {
-			return nil, err
-		}
-		t, err := joined(r.Content, events.BlockText, src)
-		if err != nil {
-			return nil, err
-		}
-		if t == "" {
-			t = emptyToolOutput
-		}
-		dst = append(dst, opening(first, "")...)
-		dst = append(dst, `{"role":"tool","tool_call_id":`...)
-		dst = events.AppendQuote(dst, r.ToolCallID)
-		dst = append(dst, `,"content":`...)
-		dst = events.AppendQuote(dst, t)
-		dst = append(dst, '}')
-		first = false
-	}
-	return dst, nil
 }

@@ -14,6 +14,12 @@ func result(id, text string) events.Block {
 	return events.Block{Type: events.BlockToolResult, ToolCallID: id, Content: []events.Block{events.Text(text)}}
 }
 
+// message returns the wire form of a message.
+func message(m *events.Message, first bool) ([]byte, error) {
+	w := &deepSeekWriter{src: new(objects.Set), first: first}
+	return w.add(nil, m)
+}
+
 func TestUserMessageOfTextAndResults(t *testing.T) {
 	for _, c := range []struct {
 		content []events.Block
@@ -31,7 +37,7 @@ func TestUserMessageOfTextAndResults(t *testing.T) {
 		},
 	} {
 		m := events.Message{ID: "m", Role: events.RoleUser, Content: c.content}
-		got, err := deepSeekMessage(nil, &m, c.first, new(objects.Set))
+		got, err := message(&m, c.first)
 		if err != nil || string(got) != c.want {
 			t.Errorf("message\n %s, %v\nwant\n %s", got, err, c.want)
 		}
@@ -47,10 +53,10 @@ func TestUnsupported(t *testing.T) {
 		"a call of the user":    {Role: events.RoleUser, Content: []events.Block{events.Text("x"), {Type: events.BlockToolCall, ID: "a"}}},
 		"thoughts of the user":  {Role: events.RoleUser, Content: []events.Block{{Type: events.BlockReasoning}}},
 		"a result of the model": {Role: events.RoleAssistant, Content: []events.Block{result("a", "x")}},
-		"a block of the model":  {Role: events.RoleAssistant, Content: []events.Block{events.Text("x"), {Type: "image"}}},
+		"a block of the model":  {Role: events.RoleAssistant, Content: []events.Block{events.Text("x"), {Type: events.BlockImage}}},
 		"thoughts of a tool":    {Role: events.RoleUser, Content: []events.Block{nested}},
 	} {
-		if got, err := deepSeekMessage(nil, &m, true, new(objects.Set)); !errors.Is(err, ErrUnsupported) || got != nil {
+		if got, err := message(&m, true); !errors.Is(err, ErrUnsupported) || got != nil {
 			t.Errorf("%s: %s, %v", name, got, err)
 		}
 	}

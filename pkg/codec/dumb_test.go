@@ -2,6 +2,7 @@ package codec_test
 
 import (
 	"bytes"
+	"encoding/base64"
 	"fmt"
 	"strconv"
 
@@ -47,11 +48,18 @@ func dumbTree(r *fold.Request, src objects.Source) (object, array) {
 	if system := dumbText(h.System, h.SystemObject, src); len(system) > 0 {
 		messages = append(messages, object{{"role", units("system")}, {"content", system}})
 	}
-	for _, m := range r.Messages.All() {
+	pictures := array{} // of the tool results since the last other message
+	for i, m := range r.Messages.All() {
 		if m.Role == events.RoleAssistant {
 			messages = append(messages, dumbAssistant(&m, src))
-		} else {
-			messages = append(messages, dumbUser(&m, src)...)
+			continue
+		}
+		more, pics := dumbUser(&m, r.Images, src)
+		messages, pictures = append(messages, more...), append(pictures, pics...)
+		if len(pictures) > 0 && (i+1 == r.Messages.Len() || !isResult(r.Messages.At(i+1))) {
+			content := append(array{object{{"type", units("text")}, {"text", units("Attached image(s) from tool result:")}}}, pictures...)
+			messages = append(messages, object{{"role", units("user")}, {"content", content}})
+			pictures = array{}
 		}
 	}
 	root := object{
@@ -122,8 +130,8 @@ func dumbAssistant(m *events.Message, src objects.Source) object {
 				{"type", units("function")},
 				{"function", object{{"name", units(b.Name)}, {"arguments", units(b.Arguments)}}},
 			})
-		case events.BlockToolResult:
-			panic("a tool result in an answer")
+		case events.BlockToolResult, events.BlockImage:
+			panic("no block of an answer")
 		}
 	}
 	out := object{{"role", units("assistant")}, {"content", content}}
@@ -136,28 +144,69 @@ func dumbAssistant(m *events.Message, src objects.Source) object {
 	return out
 }
 
-func dumbUser(m *events.Message, src objects.Source) array {
-	said, results := text{}, array{}
+// isResult reports whether the message is a tool result; a log holds no message that is more than that.
+func isResult(m events.Message) bool {
+	return len(m.Content) > 0 && m.Content[0].Type == events.BlockToolResult
+}
+
+// dumbUser returns the messages of a message of the user role, and the images that are to follow them later.
+func dumbUser(m *events.Message, images fold.Images, src objects.Source) (messages, pictures array) {
+	if !isResult(*m) {
+		said, parts, pics := dumbBlocks(m.Content, images, src)
+		if len(pics) > 0 {
+			return array{object{{"role", units("user")}, {"content", parts}}}, nil
+		}
+		return array{object{{"role", units("user")}, {"content", said}}}, nil
+	}
 	for _, b := range m.Content {
-		if b.Type == events.BlockText {
-			said = append(said, dumbText(b.Text, b.Object, src)...)
-			continue
-		}
-		output := text{}
-		for _, part := range b.Content {
-			output = append(output, dumbText(part.Text, part.Object, src)...)
-		}
+		output, _, pics := dumbBlocks(b.Content, images, src)
 		if len(output) == 0 {
 			output = units("(no output)")
 		}
-		results = append(results, object{
+		messages = append(messages, object{
 			{"role", units("tool")}, {"tool_call_id", units(b.ToolCallID)}, {"content", output},
 		})
+		pictures = append(pictures, pics...)
 	}
-	if len(results) > 0 { // a log holds no message with both
-		return results
+	return messages, pictures
+}
+
+// dumbBlocks returns the text and the labels of the blocks, all of them as parts, and the images alone as parts.
+func dumbBlocks(blocks []events.Block, images fold.Images, src objects.Source) (said text, parts, pictures array) {
+	said = text{}
+	for _, b := range blocks {
+		var t text
+		var picture object
+		if b.Type == events.BlockText {
+			t = dumbText(b.Text, b.Object, src)
+		} else {
+			shown, ok := images.Shown(b.Object.Digest)
+			if !ok {
+				panic(&codec.UnshownImageError{Image: b.Object})
+			}
+			t = units(shown.Label)
+			switch shown.As {
+			case events.ImageFile:
+				picture = object{{"type", units("file")}, {"file_id", units(shown.FileID)}}
+			case events.ImageInline:
+				data, ok := src.Bytes(shown.Object.Digest)
+				if !ok {
+					panic(&codec.MissingObjectError{Ref: shown.Object})
+				}
+				url := fmt.Sprintf("data:%s;base64,%s", shown.Object.MediaType, base64.StdEncoding.EncodeToString(data))
+				picture = object{{"type", units("image_url")}, {"image_url", object{{"url", units(url)}}}}
+			case events.ImageText:
+			}
+		}
+		said = append(said, t...)
+		if len(t) > 0 {
+			parts = append(parts, object{{"type", units("text")}, {"text", t}})
+		}
+		if picture != nil {
+			parts, pictures = append(parts, picture), append(pictures, picture)
+		}
 	}
-	return array{object{{"role", units("user")}, {"content", said}}}
+	return said, parts, pictures
 }
 
 func dumbText(inline string, ref objects.Ref, src objects.Source) text {

@@ -109,33 +109,45 @@ func (l *limited) Bytes(d objects.Digest) ([]byte, bool) {
 func TestBodies(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		all, src := requests(t)
-		whole, digests := newBuilder(t, codec.Options{}), newBuilder(t, codec.Options{DigestOnly: true})
-		var before []kept
-		for i := range all {
-			r := &all[i]
-			want := dumbBody(r, src)
-			body, digest := retried(t, whole, r, src), retried(t, digests, r, src)
-			checkBody(t, &body, want)
-			if digest.Digest() != body.Digest() || digest.Stable() != body.Stable() || digest.Reused() != body.Reused() {
-				t.Fatalf("request %d: the builder without bytes says %+v, the other %+v", i, digest, body)
-			}
-			fresh := build(t, newBuilder(t, codec.Options{}), r, src)
-			checkBody(t, &fresh, want)
-			if fresh.Reused() != 0 {
-				t.Fatalf("request %d: a fresh builder reused %d bytes", i, fresh.Reused())
-			}
-			checkPrefix(t, before, &body, r, src)
-			before = append(before, kept{body: body, want: want, request: r})
-		}
-		for i := range before {
-			checkBody(t, &before[i].body, before[i].want) // as it was when it was handed out
-			j := rapid.IntRange(0, i).Draw(t, "other")
-			got, want := codec.CommonPrefix(&before[i].body, &before[j].body), naivePrefix(before[i].want, before[j].want)
-			if got != want || codec.CommonPrefix(&before[j].body, &before[i].body) != want {
-				t.Fatalf("requests %d and %d have %d bytes in common, want %d", i, j, got, want)
-			}
-		}
+		checkBodies(t, all, src)
 	})
+}
+
+// TestImageBodies is TestBodies for logs with images.
+func TestImageBodies(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		l, all := drawImages(t)
+		checkBodies(t, all, l.Objects)
+	})
+}
+
+func checkBodies(t *rapid.T, all []fold.Request, src objects.Source) {
+	whole, digests := newBuilder(t, codec.Options{}), newBuilder(t, codec.Options{DigestOnly: true})
+	var before []kept
+	for i := range all {
+		r := &all[i]
+		want := dumbBody(r, src)
+		body, digest := retried(t, whole, r, src), retried(t, digests, r, src)
+		checkBody(t, &body, want)
+		if digest.Digest() != body.Digest() || digest.Stable() != body.Stable() || digest.Reused() != body.Reused() {
+			t.Fatalf("request %d: the builder without bytes says %+v, the other %+v", i, digest, body)
+		}
+		fresh := build(t, newBuilder(t, codec.Options{}), r, src)
+		checkBody(t, &fresh, want)
+		if fresh.Reused() != 0 {
+			t.Fatalf("request %d: a fresh builder reused %d bytes", i, fresh.Reused())
+		}
+		checkPrefix(t, before, &body, r, src)
+		before = append(before, kept{body: body, want: want, request: r})
+	}
+	for i := range before {
+		checkBody(t, &before[i].body, before[i].want) // as it was when it was handed out
+		j := rapid.IntRange(0, i).Draw(t, "other")
+		got, want := codec.CommonPrefix(&before[i].body, &before[j].body), naivePrefix(before[i].want, before[j].want)
+		if got != want || codec.CommonPrefix(&before[j].body, &before[i].body) != want {
+			t.Fatalf("requests %d and %d have %d bytes in common, want %d", i, j, got, want)
+		}
+	}
 }
 
 type kept struct {
@@ -189,13 +201,26 @@ func checkPrefix(t *rapid.T, before []kept, b *codec.Body, r *fold.Request, src 
 		empty := fold.Request{Header: r.Header}
 		old := fold.Request{Header: last.request.Header}
 		sameHead := bytes.Equal(dumbPrefix(&empty, src), dumbPrefix(&old, src))
-		if sameHead && last.request.Surface.Generation == r.Surface.Generation {
+		sameImages := last.request.Images.Generation() == r.Images.Generation()
+		if sameHead && sameImages && continues(r, last.request) && last.request.Surface.Generation == r.Surface.Generation {
 			want = last.body.Stable()
 		}
 	}
 	if b.Reused() != want {
 		t.Fatalf("%d bytes reused, want %d", b.Reused(), want)
 	}
+}
+
+// continues reports whether r begins with the messages of old, as far as their ids tell; every directive of an auxiliary
+// call is another message.
+func continues(r, old *fold.Request) bool {
+	n := old.Messages.Len()
+	for i := range n {
+		if id := old.Messages.At(i).ID; i >= r.Messages.Len() || id != r.Messages.At(i).ID || id == "directive" {
+			return false
+		}
+	}
+	return true
 }
 
 func naivePrefix(a, b []byte) int64 {

@@ -57,6 +57,11 @@ func WithSources(seqs ...uint64) AppendOption {
 	return func(e *events.Event) { e.Sources = seqs }
 }
 
+// WithIdentity gives the event the id and the time, in Unix milliseconds, of another log's event that it copies.
+func WithIdentity(id events.ID, time int64) AppendOption {
+	return func(e *events.Event) { e.ID, e.Time = id, time }
+}
+
 // WithIgnorable marks the event as one that a reader who does not know its type may skip.
 func WithIgnorable() AppendOption {
 	return func(e *events.Event) { e.Ignorable = true }

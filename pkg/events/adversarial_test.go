@@ -105,6 +105,38 @@ func TestHostileInput(t *testing.T) {
 	}
 }
 
+// TestHostileInputs does the same with what clients publish.
+func TestHostileInputs(t *testing.T) {
+	const n = 4 << 20
+	shown := func(blocks, attachments string) string {
+		return inputPayload("inject", `,"content":[`+blocks+`],"attachments":[`+attachments+`]`)
+	}
+	repeat := func(unit string) string { return strings.TrimSuffix(strings.Repeat(unit+",", n/len(unit)), ",") }
+	huge := strings.Replace(imageOf("B"), `"bytes":1`, `"bytes":1073741824`, 1)
+	for name, p := range map[string]string{
+		"many empty attachments": shown(imageOf(""), repeat(`""`)),
+		"many images":            shown(repeat(imageOf("")), ``),
+		"long attachment":        shown(imageOf("B"), `"`+strings.Repeat("A", n)+`"`),
+		"long claim":             shown(huge, `"`+strings.Repeat("A", n)+`"`),
+		"many long claims":       shown(repeat(huge), repeat(`"Qg=="`)),
+		"line ends":              shown(strings.Replace(imageOf("B"), `"bytes":1`, fmt.Sprintf(`"bytes":%d`, n/4*3), 1), `"`+strings.Repeat(`\n`, n)+`"`),
+	} {
+		t.Run(name, func(t *testing.T) {
+			var before, after runtime.MemStats
+			runtime.ReadMemStats(&before)
+			within(t, len(p), func() {
+				if _, err := events.DecodeInput([]byte(p)); err == nil {
+					t.Error("it was accepted")
+				}
+			})
+			runtime.ReadMemStats(&after)
+			if got := (after.TotalAlloc - before.TotalAlloc) / uint64(len(p)); got > 24 {
+				t.Errorf("%d bytes of memory per byte of input", got)
+			}
+		})
+	}
+}
+
 func TestHostileText(t *testing.T) {
 	for _, unit := range []string{`a`, `\n`, `\ud83d`, `\ude00`, `\ud83d\ude00`, "\xe9", "\xe9\\n", "\xed\xa0\xbd", "\\ud83d\x80", "한"} {
 		text := bytes.Repeat([]byte(unit), (1<<20)/len(unit))

@@ -21,8 +21,24 @@ func (w *wire) compactionID(id *string) {
 
 // CompactionStart opens a compaction.
 type CompactionStart struct {
-	CompactionID string // not empty
-	Turn         int64  // 0: outside of any turn
+	CompactionID string           // not empty
+	Turn         int64            // 0: outside of any turn
+	Reason       CompactionReason // empty: not known
+	Claim        Claim            // of the input that asked for it
+}
+
+// CompactionReason says what called for a compaction.
+type CompactionReason string
+
+// The reasons of a compaction.
+const (
+	CompactionPressure CompactionReason = "pressure" // the next request would nearly fill the context window
+	CompactionCommand  CompactionReason = "command"  // an input asked for it
+	CompactionOverflow CompactionReason = "overflow" // the provider refused a request as too long
+)
+
+func (r CompactionReason) valid() bool {
+	return r == CompactionPressure || r == CompactionCommand || r == CompactionOverflow
 }
 
 // Type returns [TypeCompactionStart].
@@ -31,9 +47,14 @@ func (*CompactionStart) Type() Type { return TypeCompactionStart }
 func (b *CompactionStart) fields(w *wire) {
 	w.compactionID(&b.CompactionID)
 	w.optInt("turn", &b.Turn)
+	if w.optional("reason", b.Reason != "") {
+		enum(w, "reason", &b.Reason)
+	}
+	b.Claim.fields(w)
 }
 
-// CompactionSummary records the summary that replaces a region.
+// CompactionSummary records the summary that replaces a region. It ends the compaction's model call, cites its chunk
+// events, and its summary is what they add up to.
 type CompactionSummary struct {
 	CompactionID   string
 	Region         Region

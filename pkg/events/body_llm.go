@@ -1,6 +1,10 @@
 package events
 
-import "github.com/refold-dev/refold/pkg/objects"
+import (
+	"slices"
+
+	"github.com/refold-dev/refold/pkg/objects"
+)
 
 // HeaderReason says why a header was recorded.
 type HeaderReason string
@@ -87,10 +91,11 @@ type BodyDigest struct {
 // LLMStream permits a model call: it is acknowledged before the first byte leaves. Everything that the exact body
 // depends on is in the log before it or in the objects.
 type LLMStream struct {
-	Turn, Step int64
-	Attempt    int64 // from 1 in each step
-	Purpose    Purpose
-	Header     uint64 // the sequence of the header in force
+	Turn, Step int64      // 0 where none is open, which only an auxiliary call permits
+	Attempt    int64      // from 1 in each step; of auxiliary calls, in each compaction and for each title
+	Purpose    Purpose    // every one but loop makes it an auxiliary call
+	Auxiliary  *Auxiliary // of an auxiliary call; nil for loop
+	Header     uint64     // the sequence of the header in force
 	Surface    SurfacePosition
 	Codec      string // name and version, such as deepseek-chat/1
 	Body       BodyDigest
@@ -103,6 +108,7 @@ func (*LLMStream) Type() Type { return TypeLLMStream }
 func (b *LLMStream) fields(w *wire) {
 	attemptFields(w, &b.Turn, &b.Step, &b.Attempt)
 	enum(w, "purpose", &b.Purpose)
+	b.auxiliaryField(w)
 	w.uint("header", &b.Header)
 	w.begin("surface")
 	w.int("nodes", &b.Surface.Nodes)
@@ -120,15 +126,141 @@ func (b *LLMStream) fields(w *wire) {
 	}
 }
 
+// Auxiliary is what the request of an auxiliary call has instead of the conversation: the header in force with Config in
+// the place of its own, the messages of the region's nodes, and one user message with the directive.
+type Auxiliary struct {
+	Config    Config
+	Region    Region  // of the surface at that point; zero: no messages but the directive
+	Directive []Block // text
+}
+
+// Clone returns a deep copy of a, or nil when a is nil.
+func (a *Auxiliary) Clone() *Auxiliary {
+	if a == nil {
+		return nil
+	}
+	return &Auxiliary{Config: a.Config.clone(), Region: a.Region, Directive: slices.Clone(a.Directive)}
+}
+
+func (b *LLMStream) auxiliaryField(w *wire) {
+	if w.optional("auxiliary", b.Auxiliary != nil) {
+		if w.reading {
+			b.Auxiliary = new(Auxiliary)
+		}
+		a := b.Auxiliary
+		w.begin("auxiliary")
+		a.Config.fields(w)
+		if w.optional("region", a.Region != Region{}) {
+			a.Region.fields(w)
+			w.absentZero(a.Region == Region{})
+		}
+		list(w, "directive", &a.Directive, textBlockFields)
+		w.close()
+	}
+	if w.err == nil && (b.Purpose == PurposeLoop) != (b.Auxiliary == nil) {
+		w.fail(ErrInvalid, "auxiliary stands with every purpose but loop")
+	}
+	if w.err == nil && b.Purpose == PurposeLoop && b.Step == 0 {
+		w.fail(ErrInvalid, "a call of the loop belongs to a step")
+	}
+}
+
 func attemptFields(w *wire, turn, step, attempt *int64) {
-	w.ordinal("turn", turn)
-	w.ordinal("step", step)
+	placeFields(w, turn, step)
 	w.ordinal("attempt", attempt)
+}
+
+// placeFields handles the turn and the step of a call, 0 where none is open.
+func placeFields(w *wire, turn, step *int64) {
+	w.int("turn", turn)
+	w.int("step", step)
+	if w.err == nil && *turn == 0 && *step != 0 {
+		w.fail(ErrInvalid, "a step belongs to a turn")
+	}
+}
+
+// ImageShown says how the image blocks of one object are shown from now on.
+type ImageShown struct {
+	Image         objects.Digest // of the object that the blocks name
+	As            ImageForm
+	Label         string      // text: the placeholder, not empty; otherwise the text before the image, empty for none
+	Object        objects.Ref // inline: the bytes that are sent, of an image's media type
+	FileID        string      // file: the provider's id for it, not empty
+	Provider      string      // file: who holds it
+	ExpiresAt     int64       // file: when the provider forgets it, Unix milliseconds; 0: not known
+	Width, Height int64       // of what is sent, in pixels; both 0: not known
+}
+
+// ImageForm is the form in which a request shows an image.
+type ImageForm string
+
+// The forms.
+const (
+	ImageInline ImageForm = "inline" // the bytes of Object
+	ImageFile   ImageForm = "file"   // a file that the provider holds
+	ImageText   ImageForm = "text"   // a placeholder: the model takes no images
+)
+
+func (f ImageForm) valid() bool { return f == ImageInline || f == ImageFile || f == ImageText }
+
+func imageShownFields(w *wire, i *ImageShown) {
+	w.open()
+	w.key("image")
+	w.hexValue(i.Image[:])
+	enum(w, "as", &i.As)
+	w.optStr("label", &i.Label)
+	w.optRef("object", &i.Object)
+	w.optStr("fileId", &i.FileID)
+	w.optStr("provider", &i.Provider)
+	w.optInt("expiresAt", &i.ExpiresAt)
+	w.optInt("width", &i.Width)
+	w.optInt("height", &i.Height)
+	w.close()
+	switch {
+	case w.err != nil:
+	case (i.As == ImageInline) != (i.Object != objects.Ref{}):
+		w.fail(ErrInvalid, "object stands with an inline image, and only there")
+	case (i.As == ImageFile) != (i.FileID != ""):
+		w.fail(ErrInvalid, "fileId stands with a file, and only there")
+	case i.As == ImageInline && !isImage(i.Object.MediaType):
+		w.fail(ErrInvalid, "media type %q is none of an image", clip(i.Object.MediaType))
+	case i.As == ImageText && i.Label == "":
+		w.fail(ErrInvalid, "a placeholder has a label")
+	case (i.Width == 0) != (i.Height == 0):
+		w.fail(ErrInvalid, "width and height stand together")
+	}
+}
+
+// RequestImages records how images are shown from the next request on; of several events that name an image the last
+// counts. An image that none names cannot be shown.
+type RequestImages struct {
+	Images []ImageShown // not empty; each image once
+}
+
+// Type returns [TypeRequestImages].
+func (*RequestImages) Type() Type { return TypeRequestImages }
+
+func (b *RequestImages) fields(w *wire) {
+	list(w, "images", &b.Images, imageShownFields)
+	if w.err != nil {
+		return
+	}
+	if len(b.Images) == 0 {
+		w.fail(ErrInvalid, "it names no image")
+		return
+	}
+	seen := make(map[objects.Digest]struct{}, len(b.Images))
+	for i := range b.Images {
+		seen[b.Images[i].Image] = struct{}{}
+	}
+	if len(seen) < len(b.Images) {
+		w.fail(ErrInvalid, "it names an image twice")
+	}
 }
 
 // LLMFailed ends a model call that gave no answer.
 type LLMFailed struct {
-	Turn, Step, Attempt int64
+	Turn, Step, Attempt int64 // those of its llm/stream
 	Failure             Failure
 	Usage               Usage // what it cost all the same, when the provider said so
 	UsageReported       bool
@@ -157,7 +289,7 @@ func (w *wire) optUsage(reported *bool, u *Usage) {
 
 // LLMRetry schedules another attempt.
 type LLMRetry struct {
-	Turn, Step int64
+	Turn, Step int64 // those of the failed call
 	RetryID    string
 	Retry      int64 // from 1 in each step
 	MaxRetries int64 // 0: without limit
@@ -169,8 +301,7 @@ type LLMRetry struct {
 func (*LLMRetry) Type() Type { return TypeLLMRetry }
 
 func (b *LLMRetry) fields(w *wire) {
-	w.ordinal("turn", &b.Turn)
-	w.ordinal("step", &b.Step)
+	placeFields(w, &b.Turn, &b.Step)
 	w.str("retryId", &b.RetryID)
 	w.ordinal("retry", &b.Retry)
 	w.optInt("maxRetries", &b.MaxRetries)
@@ -180,7 +311,7 @@ func (b *LLMRetry) fields(w *wire) {
 
 // LLMRetryStarted says that the delay of an [LLMRetry] is over.
 type LLMRetryStarted struct {
-	Turn, Step int64
+	Turn, Step int64 // those of its LLMRetry
 	RetryID    string
 	Retry      int64
 }
@@ -189,15 +320,14 @@ type LLMRetryStarted struct {
 func (*LLMRetryStarted) Type() Type { return TypeLLMRetryStarted }
 
 func (b *LLMRetryStarted) fields(w *wire) {
-	w.ordinal("turn", &b.Turn)
-	w.ordinal("step", &b.Step)
+	placeFields(w, &b.Turn, &b.Step)
 	w.str("retryId", &b.RetryID)
 	w.ordinal("retry", &b.Retry)
 }
 
 // AssistantChunk holds a run of the chunks of one attempt, in the order in which they came.
 type AssistantChunk struct {
-	Turn, Step, Attempt int64
+	Turn, Step, Attempt int64 // those of its llm/stream
 	Chunks              []Chunk
 }
 

@@ -20,6 +20,23 @@ type Parent struct {
 	ID    ID     // the session
 	Seq   uint64 // its last event that the fork copied
 	Chain Hash   // that event's hash
+	First Hash   // the hash of the parent's first event, which a fork does not copy
+}
+
+// Claim names the input of the inbox that an event claims. The zero Claim claims none.
+type Claim struct {
+	InboxSeq uint64 // its place in the inbox
+	InputID  ID     // the client's id for it
+}
+
+func (c *Claim) fields(w *wire) {
+	w.optUint("inboxSeq", &c.InboxSeq)
+	if w.optional("inputId", c.InputID != "") {
+		w.id("inputId", &c.InputID)
+	}
+	if w.err == nil && (c.InboxSeq == 0) != (c.InputID == "") {
+		w.fail(ErrInvalid, "inboxSeq and inputId stand together")
+	}
 }
 
 // SessionCreated is the first event of every log.
@@ -55,6 +72,7 @@ func (b *SessionCreated) fields(w *wire) {
 		w.id("id", &b.Parent.ID)
 		w.uint("seq", &b.Parent.Seq)
 		w.hash("chain", &b.Parent.Chain)
+		w.hash("first", &b.Parent.First)
 		w.close()
 		w.absentZero(b.Parent == Parent{})
 	}
@@ -90,8 +108,8 @@ func SortLabels(labels []Label) []Label {
 
 // SessionConfigured records a change of the session's options, claimed from the inbox.
 type SessionConfigured struct {
-	Options  Options
-	InboxSeq uint64 // the input that it claims
+	Options Options
+	Claim   Claim
 }
 
 // Type returns [TypeSessionConfigured].
@@ -99,7 +117,7 @@ func (*SessionConfigured) Type() Type { return TypeSessionConfigured }
 
 func (b *SessionConfigured) fields(w *wire) {
 	b.Options.fields(w)
-	w.optUint("inboxSeq", &b.InboxSeq)
+	b.Claim.fields(w)
 }
 
 // SessionEndSeed ends the events that a fork copied.
@@ -110,7 +128,8 @@ func (*SessionEndSeed) Type() Type { return TypeSessionEndSeed }
 
 func (*SessionEndSeed) fields(*wire) {}
 
-// SessionTitle names the session for people.
+// SessionTitle names the session for people. While a title call is open, the event ends that call, and its sources are
+// the call's chunk events.
 type SessionTitle struct{ Title string }
 
 // Type returns [TypeSessionTitle].
@@ -120,8 +139,8 @@ func (b *SessionTitle) fields(w *wire) { w.str("title", &b.Title) }
 
 // SessionClosed is the last event of a session that takes no more inputs.
 type SessionClosed struct {
-	Reason   string
-	InboxSeq uint64 // the input that asked for it, 0 when none did
+	Reason string
+	Claim  Claim
 }
 
 // Type returns [TypeSessionClosed].
@@ -129,7 +148,28 @@ func (*SessionClosed) Type() Type { return TypeSessionClosed }
 
 func (b *SessionClosed) fields(w *wire) {
 	w.str("reason", &b.Reason)
-	w.optUint("inboxSeq", &b.InboxSeq)
+	b.Claim.fields(w)
+}
+
+// InputDropped claims an input that will have no other effect: it was rejected, a cancel came after it, it cannot be
+// used, or the session was closed.
+type InputDropped struct {
+	Claim Claim // never zero
+	Kind  InputKind
+	Cause string // why
+}
+
+// Type returns [TypeInputDropped].
+func (*InputDropped) Type() Type { return TypeInputDropped }
+
+func (b *InputDropped) fields(w *wire) {
+	w.uint("inboxSeq", &b.Claim.InboxSeq)
+	if w.err == nil && b.Claim.InboxSeq == 0 {
+		w.fail(ErrInvalid, "inboxSeq counts from 1")
+	}
+	w.id("inputId", &b.Claim.InputID)
+	enum(w, "kind", &b.Kind)
+	w.str("cause", &b.Cause)
 }
 
 // ClaimReason says why a worker took a session.

@@ -89,16 +89,53 @@ func (b *StepEnd) fields(w *wire) { (*StepStart)(b).fields(w) }
 // compaction's summary. It stands on the surface.
 type UserMessage struct {
 	Message  Message
-	InboxSeq uint64 // the input that it claims, 0 when it claims none
+	InboxSeq uint64   // the input that it claims, 0 when it claims none; the message's id is then the input's
+	Delivery Delivery // how the claimed input came
 }
+
+// Delivery says how the input came that a user message claims.
+type Delivery string
+
+// The deliveries. The empty one is a prompt's.
+const (
+	DeliveryPrompt Delivery = ""       // it opened the turn
+	DeliverySteer  Delivery = "steer"  // it joined the next step, and woke the session
+	DeliveryInject Delivery = "inject" // it joined the next step, and woke nobody
+)
+
+func (d Delivery) valid() bool { return d == DeliverySteer || d == DeliveryInject }
 
 // Type returns [TypeUserMessage].
 func (*UserMessage) Type() Type { return TypeUserMessage }
 
 func (b *UserMessage) fields(w *wire) {
 	b.Message.fields(w, RoleUser)
-	b.Message.only(w, BlockText)
+	b.Message.only(w, BlockText, BlockImage)
 	w.optUint("inboxSeq", &b.InboxSeq)
+	if w.optional("delivery", b.Delivery != DeliveryPrompt) {
+		enum(w, "delivery", &b.Delivery)
+	}
+	if w.err == nil && b.Delivery != DeliveryPrompt && b.InboxSeq == 0 {
+		w.fail(ErrInvalid, "a delivery without an input")
+	}
+}
+
+// TurnCancelled records a cancel before anything is stopped for it.
+type TurnCancelled struct {
+	Turn      int64 // the open turn, 0 when none was open
+	Cause     string
+	KeepQueue bool // the inputs before it stay; otherwise those not claimed yet are dropped
+	Claim     Claim
+}
+
+// Type returns [TypeTurnCancelled].
+func (*TurnCancelled) Type() Type { return TypeTurnCancelled }
+
+func (b *TurnCancelled) fields(w *wire) {
+	w.optInt("turn", &b.Turn)
+	w.str("cause", &b.Cause)
+	w.optTrue("keepQueue", &b.KeepQueue)
+	b.Claim.fields(w)
 }
 
 // ToolCall records that a tool is about to start.
@@ -133,6 +170,9 @@ const (
 	ToolFailed         ToolErrorCode = "TOOL_FAILED"          // the tool answered with an error
 	ToolUnknown        ToolErrorCode = "TOOL_UNKNOWN"         // there is no tool of that name
 	ToolBadArguments   ToolErrorCode = "TOOL_BAD_ARGUMENTS"   // the argument string does not fit the tool's schema
+	ToolTimeout        ToolErrorCode = "TOOL_TIMEOUT"         // the tool gave no answer in its time
+	ToolCancelled      ToolErrorCode = "TOOL_CANCELLED"       // the turn was cancelled while the tool ran
+	ToolDenied         ToolErrorCode = "TOOL_DENIED"          // an extension did not let the tool run
 )
 
 func (c ToolErrorCode) valid() bool { return FailureCode(c).valid() }
@@ -147,8 +187,25 @@ type ToolError struct {
 type ToolResult struct {
 	Turn, Step int64
 	Message    Message
-	Error      ToolError // zero: none
-	Meta       RawJSON   // for programs, never shown to the model
+	Error      ToolError      // zero: none
+	Meta       RawJSON        // for programs, never shown to the model
+	Contexts   []AddedContext // in the order in which the next step owes them
+}
+
+// AddedContext is what an extension adds to a tool's answer: a user message that the next step owes.
+type AddedContext struct {
+	Plugin string // who added it, not empty
+	Text   string
+}
+
+func addedContextFields(w *wire, c *AddedContext) {
+	w.open()
+	w.str("plugin", &c.Plugin)
+	w.str("text", &c.Text)
+	w.close()
+	if w.err == nil && c.Plugin == "" {
+		w.fail(ErrInvalid, "a context names who added it")
+	}
 }
 
 // Type returns [TypeToolResult].
@@ -169,6 +226,7 @@ func (b *ToolResult) fields(w *wire) {
 		w.close()
 	}
 	w.optRaw("meta", &b.Meta)
+	optList(w, "contexts", &b.Contexts, addedContextFields)
 	if w.err != nil {
 		return
 	}

@@ -66,6 +66,9 @@ func chunkFields(w *wire, c *Chunk) {
 	case ChunkBlockStart:
 		w.int("index", &c.Index)
 		enum(w, "blockType", &c.BlockType)
+		if w.err == nil && c.BlockType == BlockImage {
+			w.fail(ErrInvalid, "models answer with no images")
+		}
 	case ChunkTextDelta, ChunkReasoningDelta:
 		w.int("index", &c.Index)
 		w.stringList("texts", &c.Texts)
@@ -209,6 +212,7 @@ const (
 	FailurePrepared      FailureCode = "INVALID_PREPARED_CALL"
 	FailureCancelled     FailureCode = "CANCELLED"
 	FailureInterrupted   FailureCode = "INTERRUPTED" // the process that sent it died
+	FailureExtension     FailureCode = "EXTENSION"   // an extension failed, or would not have the call made
 )
 
 func (c FailureCode) valid() bool {

@@ -68,10 +68,10 @@ func TestFormatPageNamesEveryWord(t *testing.T) {
 	page := readPage(t)
 	for _, prefix := range []string{
 		"Type", "Block", "Chunk", "Source", "Role", "Finish", "Claim", "Turn", "Header", "Purpose", "Compaction", "Input",
-		"ToolsMediaType", "TextMediaType", "typeHeaderDelta", "headerFallback",
+		"Delivery", "Image", "Tool", "Failure", "TextMediaType", "typeHeaderDelta", "headerFallback",
 	} {
-		for _, v := range constants(t, prefix) {
-			if !bytes.Contains(page, []byte("`"+v+"`")) {
+		for _, v := range append(constants(t, prefix), events.ImageMediaTypes()...) {
+			if v != "" && !bytes.Contains(page, []byte("`"+v+"`")) {
 				t.Errorf("%s does not mention `%s`", formatPage, v)
 			}
 		}
@@ -83,15 +83,25 @@ func TestFormatPageNamesEveryWord(t *testing.T) {
 	}
 }
 
-// TestFormatPageNamesEveryField takes the field names from the golden files, which hold every field of every type.
+// TestFormatPageNamesEveryField takes the field names from the samples, which hold every field of every type.
 func TestFormatPageNamesEveryField(t *testing.T) {
+	payloads := map[string][]byte{}
+	for _, e := range samples(t) {
+		payloads[string(e.Type())] = encode(t, e)
+	}
+	for name, e := range variants(t) {
+		payloads[name] = encode(t, e)
+	}
+	for name, in := range sampleInputs() {
+		payloads["input "+name] = encodeInput(t, in)
+	}
 	page := readPage(t)
 	field := regexp.MustCompile(`[{,]"([a-zA-Z0-9]+)":[^ ]`) // raw values in the samples have a space there
-	for _, e := range samples(t) {
-		for _, m := range field.FindAllSubmatch(encode(t, e), -1) {
+	for what, b := range payloads {
+		for _, m := range field.FindAllSubmatch(b, -1) {
 			name := regexp.MustCompile("(`|[{ ])" + string(m[1]) + "(`|:)")
 			if !name.Match(page) {
-				t.Errorf("%s does not mention field %q of %s", formatPage, m[1], e.Type())
+				t.Errorf("%s does not mention field %q of %s", formatPage, m[1], what)
 			}
 		}
 	}
@@ -100,8 +110,8 @@ func TestFormatPageNamesEveryField(t *testing.T) {
 func TestFormatPageExamples(t *testing.T) {
 	example := regexp.MustCompile("(?s)```json\n([^\n]*)\n```\n\nSHA-256: `([0-9a-f]+)`")
 	found := example.FindAllSubmatch(readPage(t), -1)
-	if len(found) != 3 {
-		t.Fatalf("%d examples on the page, want 3", len(found))
+	if len(found) != 4 {
+		t.Fatalf("%d examples on the page, want 4", len(found))
 	}
 	var prev events.Hash
 	for i, m := range found {
@@ -109,7 +119,7 @@ func TestFormatPageExamples(t *testing.T) {
 		if err != nil || events.HashPayload(m[1]) != want {
 			t.Errorf("example %d hashes to %s, the page says %s: %v", i+1, events.HashPayload(m[1]), m[2], err)
 		}
-		if i == 2 {
+		if i >= 2 {
 			if _, err := events.DecodeInput(m[1]); err != nil {
 				t.Error(err)
 			}

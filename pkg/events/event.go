@@ -221,12 +221,16 @@ func newBody(t Type) Body {
 		return new(SessionTitle)
 	case TypeSessionClosed:
 		return new(SessionClosed)
+	case TypeInputDropped:
+		return new(InputDropped)
 	case TypeLoopClaimed:
 		return new(LoopClaimed)
 	case TypeTurnStart:
 		return new(TurnStart)
 	case TypeTurnEnd:
 		return new(TurnEnd)
+	case TypeTurnCancelled:
+		return new(TurnCancelled)
 	case TypeStepStart:
 		return new(StepStart)
 	case TypeStepEnd:
@@ -237,6 +241,8 @@ func newBody(t Type) Body {
 		return new(RequestHeader)
 	case TypeRequestContext:
 		return new(RequestContext)
+	case TypeRequestImages:
+		return new(RequestImages)
 	case TypeLLMStream:
 		return new(LLMStream)
 	case TypeLLMFailed:

@@ -56,6 +56,10 @@ func FuzzDecode(f *testing.F) {
 
 func FuzzDecodeInput(f *testing.F) {
 	seed(f, "input-*.golden")
+	for _, a := range []string{`"Qg=="`, `"Qh=="`, `"Qg
+="`, `"QkE="`, `"Qg==","Qg=="`} {
+		f.Add([]byte(inputPayload("inject", `,"content":[`+imageOf("B")+`],"attachments":[`+a+`]`)))
+	}
 	f.Fuzz(func(t *testing.T, b []byte) {
 		in, err := events.DecodeInput(b)
 		if err != nil {

@@ -55,14 +55,20 @@ func TestGolden(t *testing.T) {
 		Body: &events.Unknown{Name: eventstest.TypeUnknown, Data: `{ "b" : [ 1.0, "\/" ] }`},
 	}
 	golden(t, "unknown.golden", encode(t, unknown))
-	replace := sampleOf(t, events.TypeToolResult)
-	replace.Surface = events.ReplaceOp(18, 18)
-	golden(t, "tool-result-replace.golden", encode(t, replace))
+	for name, e := range variants(t) {
+		golden(t, name+".golden", encode(t, e))
+	}
 }
 
 func TestGoldenInput(t *testing.T) {
-	for name, in := range sampleInputs() {
+	all := sampleInputs()
+	for name, in := range all {
 		golden(t, "input-"+name+".golden", encodeInput(t, in))
+	}
+	for _, kind := range eventstest.InputKinds() {
+		if in, ok := all[string(kind)]; !ok || in.Kind != kind {
+			t.Errorf("no golden file for inputs of kind %s", kind)
+		}
 	}
 }
 

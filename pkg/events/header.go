@@ -23,6 +23,11 @@ func (c Config) Equal(o Config) bool {
 		c.MaxTokens == o.MaxTokens && c.Temperature == o.Temperature && slices.Equal(c.Stop, o.Stop)
 }
 
+func (c Config) clone() Config {
+	c.Stop = slices.Clone(c.Stop)
+	return c
+}
+
 func (c *Config) fields(w *wire) {
 	w.begin("config")
 	w.str("provider", &c.Provider)
@@ -33,7 +38,7 @@ func (c *Config) fields(w *wire) {
 	w.optStringList("stop", &c.Stop)
 	w.close()
 	if w.err == nil && (c.Provider == "" || c.Model == "") {
-		w.fail(ErrInvalid, "a header's config needs provider and model")
+		w.fail(ErrInvalid, "a config needs provider and model")
 	}
 }
 
@@ -106,7 +111,7 @@ func (h *Header) Equal(o *Header) bool {
 // Clone returns a deep copy.
 func (h *Header) Clone() Header {
 	c := *h
-	c.Config.Stop = slices.Clone(h.Config.Stop)
+	c.Config = h.Config.clone()
 	c.Tools = slices.Clone(h.Tools)
 	return c
 }
@@ -160,6 +165,7 @@ type Options struct {
 	System          string
 	SystemObject    objects.Ref
 	Tools           []string // names of the tools offered; empty: all that the worker has
+	MaxSteps        int64    // the most steps in a turn
 }
 
 // Merge returns o with the fields that n sets replaced.
@@ -177,6 +183,9 @@ func (o Options) Merge(n Options) Options {
 	if n.MaxTokens != 0 {
 		o.MaxTokens = n.MaxTokens
 	}
+	if n.MaxSteps != 0 {
+		o.MaxSteps = n.MaxSteps
+	}
 	if len(n.Stop) > 0 {
 		o.Stop = slices.Clone(n.Stop)
 	}
@@ -191,7 +200,7 @@ func (o Options) Merge(n Options) Options {
 
 func (o *Options) zero() bool {
 	return o.Provider == "" && o.Model == "" && o.ReasoningEffort == "" && o.MaxTokens == 0 && o.Temperature == "" &&
-		len(o.Stop) == 0 && o.System == "" && (o.SystemObject == objects.Ref{}) && len(o.Tools) == 0
+		len(o.Stop) == 0 && o.System == "" && (o.SystemObject == objects.Ref{}) && len(o.Tools) == 0 && o.MaxSteps == 0
 }
 
 func (o *Options) fields(w *wire) {
@@ -208,6 +217,7 @@ func (o *Options) fields(w *wire) {
 	w.optStr("system", &o.System)
 	w.optRef("systemObject", &o.SystemObject)
 	w.optStringList("tools", &o.Tools)
+	w.optInt("maxSteps", &o.MaxSteps)
 	w.close()
 	w.absentZero(o.zero())
 	if w.err == nil && o.System != "" && (o.SystemObject != objects.Ref{}) {

@@ -26,11 +26,12 @@ const (
 	BlockReasoning  BlockType = "reasoning"
 	BlockToolCall   BlockType = "tool-call"
 	BlockToolResult BlockType = "tool-result"
+	BlockImage      BlockType = "image"
 )
 
 func (t BlockType) valid() bool {
 	switch t {
-	case BlockText, BlockReasoning, BlockToolCall, BlockToolResult:
+	case BlockText, BlockReasoning, BlockToolCall, BlockToolResult, BlockImage:
 		return true
 	}
 	return false
@@ -45,16 +46,25 @@ type Block struct {
 	Type BlockType
 
 	Text   string      // text, reasoning: the text, unless Object holds it
-	Object objects.Ref // text: the text's bytes in the object store, when it was too large for the event
+	Object objects.Ref // text: the text's bytes when it was too large for the event; image: the image as it came
+
+	Width, Height int64 // image: its size in pixels
 
 	ID        string // tool-call: the call's id
-	Name      string // tool-call: the tool's name
+	Name      string // tool-call: the tool's name; image: what it is called, may be empty
 	Arguments string // tool-call: the argument string exactly as the model wrote it
 
 	ToolCallID string  // tool-result: the id of the call that it answers
-	Content    []Block // tool-result: blocks of type text
+	Content    []Block // tool-result: blocks of type text and image
 	IsError    bool    // tool-result
 }
+
+// ImageMediaTypes returns the media types that an image may have, in the caller's own slice.
+func ImageMediaTypes() []string {
+	return []string{"image/gif", "image/jpeg", "image/png", "image/webp"}
+}
+
+func isImage(mediaType string) bool { return slices.Contains(ImageMediaTypes(), mediaType) }
 
 // Text returns a text block.
 func Text(s string) Block { return Block{Type: BlockText, Text: s} }
@@ -65,19 +75,25 @@ func (b Block) clone() Block {
 	return b
 }
 
-func blockFields(w *wire, b *Block) { anyBlock(w, b, false) }
+func blockFields(w *wire, b *Block) { anyBlock(w, b) }
 
 // textBlockFields handles a block where only text may stand.
-func textBlockFields(w *wire, b *Block) { anyBlock(w, b, true) }
+func textBlockFields(w *wire, b *Block) { anyBlock(w, b, BlockText) }
 
-func anyBlock(w *wire, b *Block, textOnly bool) {
+// shownBlockFields handles a block of what a person or a tool shows the model.
+func shownBlockFields(w *wire, b *Block) { anyBlock(w, b, BlockText, BlockImage) }
+
+// anyBlock handles a block of one of the types allowed, or of any type when none is named.
+func anyBlock(w *wire, b *Block, allowed ...BlockType) {
 	w.open()
 	enum(w, "type", &b.Type)
-	if w.err == nil && textOnly && b.Type != BlockText { // so blocks nest two deep at most
-		w.fail(ErrInvalid, "a %s block where only text belongs", b.Type)
+	if w.err == nil && len(allowed) > 0 && !slices.Contains(allowed, b.Type) { // so blocks nest two deep at most
+		w.fail(ErrInvalid, "a %s block does not belong here", b.Type)
 		return
 	}
 	switch b.Type {
+	case BlockImage:
+		b.imageFields(w)
 	case BlockText:
 		if w.optional("object", b.Object != objects.Ref{}) {
 			w.optRef("object", &b.Object)
@@ -95,7 +111,7 @@ func anyBlock(w *wire, b *Block, textOnly bool) {
 		}
 	case BlockToolResult:
 		w.str("toolCallId", &b.ToolCallID)
-		list(w, "content", &b.Content, textBlockFields)
+		list(w, "content", &b.Content, shownBlockFields)
 		w.bool("isError", &b.IsError)
 	}
 	w.close()
@@ -104,12 +120,32 @@ func anyBlock(w *wire, b *Block, textOnly bool) {
 	}
 }
 
+func (b *Block) imageFields(w *wire) {
+	w.key("object")
+	w.refValue(&b.Object)
+	w.int("width", &b.Width)
+	w.int("height", &b.Height)
+	w.optStr("name", &b.Name)
+	switch {
+	case w.err != nil:
+	case !isImage(b.Object.MediaType):
+		w.fail(ErrInvalid, "media type %q is none of an image", clip(b.Object.MediaType))
+	case b.Width == 0 || b.Height == 0:
+		w.fail(ErrInvalid, "an image has at least one pixel")
+	}
+}
+
 // stray reports whether a field is set that blocks of this type do not have: it would be lost.
 func (b *Block) stray() bool {
 	object := b.Object != objects.Ref{}
 	call := b.ID != "" || b.Name != "" || b.Arguments != ""
 	result := b.ToolCallID != "" || len(b.Content) > 0 || b.IsError
+	if b.Type != BlockImage && (b.Width != 0 || b.Height != 0) {
+		return true
+	}
 	switch b.Type {
+	case BlockImage:
+		return b.Text != "" || b.ID != "" || b.Arguments != "" || result
 	case BlockText:
 		return object && b.Text != "" || call || result
 	case BlockReasoning:
@@ -180,7 +216,7 @@ func (m Message) Clone() Message {
 	return m
 }
 
-// Refs appends the objects that the message's content needs, in order, and returns the extended slice.
+// Refs appends the objects that the message's content names, images included, in order, and returns the extended slice.
 func (m *Message) Refs(dst []objects.Ref) []objects.Ref {
 	for i := range m.Content {
 		b := &m.Content[i]

@@ -26,7 +26,17 @@ func message(data string) string {
 const (
 	plainMessage = `{"message":{"id":"m","role":"user","content":[],"source":{"kind":"user"}}}`
 	title        = `"data":{"title":"x"}`
+	claimed      = `,"inboxSeq":1,"inputId":"` + string(sampleID) + `"`
+	pixelRef     = `{"sha256":"` + zeroHash + `","bytes":70,"mediaType":"image/png"}`
+	pixel        = `{"type":"image","object":` + pixelRef + `,"width":1,"height":1}`
 )
+
+// auxiliary returns the data of an auxiliary llm/stream after turn and step, with the given rest of auxiliary.
+func auxiliary(rest string) string {
+	return `"attempt":1,"purpose":"title","auxiliary":{"config":{"provider":"p","model":"m"},` + rest + `},` + streamRest
+}
+
+const streamRest = `"header":1,"surface":{"nodes":0,"last":0,"generation":0},"codec":"c","body":{"bytes":1,"sha256":"` + zeroHash + `"}}`
 
 // TestAccepted holds the payloads that TestDecodeRefuses changes: each must be fine as it stands.
 func TestAccepted(t *testing.T) {
@@ -38,7 +48,25 @@ func TestAccepted(t *testing.T) {
 		payload("vendor/new", `"data":[ 1, {"\u0041":1.0} ],"ignorable":true`),
 		message(plainMessage),
 		payload("user/message", `"data":`+plainMessage+`,"surfaceOp":{"op":"replace","start":9,"end":2}`),
-		data("session/configured", `{"inboxSeq":18446744073709551615}`),
+		data("session/configured", `{"inboxSeq":18446744073709551615,"inputId":"`+string(sampleID)+`"}`),
+		data("session/configured", `{}`),
+		data("session/closed", `{"reason":""`+claimed+`}`),
+		data("compaction/start", `{"compactionId":"k"`+claimed+`}`),
+		data("compaction/start", `{"compactionId":"k","reason":"pressure"}`),
+		data("turn/cancelled", `{"cause":""}`),
+		data("turn/cancelled", `{"turn":1,"cause":"user","keepQueue":true`+claimed+`}`),
+		data("input/dropped", `{`+claimed[1:]+`,"kind":"fork","cause":""}`),
+		message(strings.TrimSuffix(plainMessage, `}`) + `,"inboxSeq":1}`),
+		message(strings.TrimSuffix(plainMessage, `}`) + `,"inboxSeq":1,"delivery":"inject"}`),
+		message(`{"message":{"id":"m","role":"user","content":[` + pixel + `],"source":{"kind":"user"}}}`),
+		data("llm/stream", `{"turn":0,"step":0,`+auxiliary(`"directive":[]`)),
+		data("llm/stream", `{"turn":3,"step":0,`+auxiliary(`"region":{"start":0,"end":1},"directive":[{"type":"text","text":""}]`)),
+		data("llm/failed", `{"turn":0,"step":0,"attempt":1,"failure":{"message":"","code":"CANCELLED"}}`),
+		data("llm/retry-started", `{"turn":0,"step":0,"retryId":"","retry":1}`),
+		data("assistant/chunk", `{"turn":0,"step":0,"attempt":1,"chunks":[{"type":"block-end","index":0}]}`),
+		data("request/images", `{"images":[{"image":"`+zeroHash+`","as":"inline","object":`+pixelRef+`}]}`),
+		data("request/images", `{"images":[{"image":"`+zeroHash+`","as":"file","fileId":"f","width":1,"height":2}]}`),
+		data("request/images", `{"images":[{"image":"`+zeroHash+`","as":"text","label":"none"}]}`),
 		data("session/configured", `{"options":{"temperature":1e+21}}`),
 		data("session/configured", `{"options":{"temperature":5e-324,"stop":[""]}}`),
 		data("session/configured", `{"options":{"temperature":0}}`),
@@ -116,8 +144,8 @@ func TestDecodeRefuses(t *testing.T) {
 		"exponent":                 {strings.Replace(good, `"time":0`, `"time":1e3`, 1), events.ErrSyntax},
 		"plus":                     {strings.Replace(good, `"time":0`, `"time":+1`, 1), events.ErrSyntax},
 		"number as string":         {strings.Replace(good, `"seq":9`, `"seq":"9"`, 1), events.ErrSyntax},
-		"64 bits overflow":         {data("session/configured", `{"inboxSeq":18446744073709551616}`), events.ErrInvalid},
-		"far overflow":             {data("session/configured", `{"inboxSeq":99999999999999999999999999}`), events.ErrInvalid},
+		"64 bits overflow":         {data("session/configured", `{"inboxSeq":18446744073709551616,"inputId":"`+string(sampleID)+`"}`), events.ErrInvalid},
+		"far overflow":             {data("session/configured", `{"inboxSeq":99999999999999999999999999,"inputId":"`+string(sampleID)+`"}`), events.ErrInvalid},
 		"63 bits overflow":         {data("turn/start", `{"turn":9223372036854775808}`), events.ErrInvalid},
 		"turn 0":                   {data("turn/start", `{"turn":0}`), events.ErrInvalid},
 		"id in lower case":         {strings.Replace(good, "01JZ", "01jz", 1), events.ErrInvalid},
@@ -188,7 +216,9 @@ func TestDecodeRefuses(t *testing.T) {
 		"zero optional number":    {options(`{"maxTokens":0}`), events.ErrSyntax},
 		"empty optional list":     {options(`{"stop":[]}`), events.ErrSyntax},
 		"empty optional object":   {options(`{}`), events.ErrSyntax},
-		"zero inboxSeq":           {data("session/configured", `{"inboxSeq":0}`), events.ErrSyntax},
+		"zero inboxSeq":           {data("session/configured", `{"inboxSeq":0,"inputId":"`+string(sampleID)+`"}`), events.ErrSyntax},
+		"zero maxSteps":           {options(`{"maxSteps":0}`), events.ErrSyntax},
+		"maxSteps out of order":   {options(`{"maxSteps":1,"tools":["a"]}`), events.ErrSyntax},
 		"false flag":              {header(`,"adapterDefaults":{"reasoningEffort":false}`, "initial"), events.ErrSyntax},
 		"empty adapterDefaults":   {header(`,"adapterDefaults":{}`, "initial"), events.ErrSyntax},
 		"default of absent field": {header(`,"adapterDefaults":{"maxTokens":true}`, "initial"), events.ErrInvalid},
@@ -212,7 +242,7 @@ func TestDecodeRefuses(t *testing.T) {
 		"ref without media type":  {block(`{"type":"text","object":{"sha256":"` + zeroHash + `","bytes":0,"mediaType":""}}`), events.ErrInvalid},
 		"text and object":         {block(`{"type":"text","text":"x","object":` + ref + `}`), events.ErrSyntax},
 
-		"block unknown":          {block(`{"type":"image","text":""}`), events.ErrInvalid},
+		"block unknown":          {block(`{"type":"video","text":""}`), events.ErrInvalid},
 		"block out of place":     {block(`{"type":"reasoning","text":""}`), events.ErrInvalid},
 		"role unknown":           {message(strings.Replace(plainMessage, `"user","content"`, `"system","content"`, 1)), events.ErrInvalid},
 		"role out of place":      {message(strings.Replace(plainMessage, `"user","content"`, `"assistant","content"`, 1)), events.ErrInvalid},
@@ -228,6 +258,7 @@ func TestDecodeRefuses(t *testing.T) {
 		"stream without codec":   {data("llm/stream", `{"turn":1,"step":1,"attempt":1,"purpose":"loop","header":1,"surface":{"nodes":0,"last":0,"generation":0},"codec":"","body":{"bytes":1,"sha256":"`+zeroHash+`"}}`), events.ErrInvalid},
 		"chunks empty":           {chunks(``), events.ErrInvalid},
 		"chunk unknown":          {chunks(`{"type":"x"}`), events.ErrInvalid},
+		"chunk of an image":      {chunks(`{"type":"block-start","index":0,"blockType":"image"}`), events.ErrInvalid},
 		"chunk with other field": {chunks(`{"type":"block-end","index":0,"texts":[]}`), events.ErrSyntax},
 		"cache write alone":      {usage(`"inputTokens":1,"cacheWriteTokens":1,"outputTokens":1`), events.ErrSyntax},
 		"reasoning beyond out":   {usage(`"inputTokens":1,"outputTokens":1,"reasoningTokens":2`), events.ErrInvalid},
@@ -242,16 +273,19 @@ func TestDecodeRefuses(t *testing.T) {
 		"compaction end id":      {data("compaction/end", `{"compactionId":"","outcome":"failed"}`), events.ErrInvalid},
 		"turn end unknown":       {data("turn/end", `{"turn":1,"reason":{"kind":"x"}}`), events.ErrInvalid},
 	} {
-		t.Run(name, func(t *testing.T) {
-			e, err := events.Decode([]byte(c.payload))
-			if !errors.Is(err, c.want) {
-				t.Fatalf("got %+v, %v, want %v\n%s", e, err, c.want, clip(c.payload))
-			}
-			var de *events.DecodeError
-			if !errors.As(err, &de) || de.Offset < 0 || de.Offset > len(c.payload) {
-				t.Errorf("no place in %v", err)
-			}
-		})
+		t.Run(name, func(t *testing.T) { checkRefused(t, c.payload, c.want) })
+	}
+}
+
+func checkRefused(t *testing.T, payload string, want error) {
+	t.Helper()
+	e, err := events.Decode([]byte(payload))
+	if !errors.Is(err, want) {
+		t.Fatalf("got %+v, %v, want %v\n%s", e, err, want, clip(payload))
+	}
+	var de *events.DecodeError
+	if !errors.As(err, &de) || de.Offset < 0 || de.Offset > len(payload) {
+		t.Errorf("no place in %v", err)
 	}
 }
 
@@ -320,7 +354,14 @@ func TestEncodeRefuses(t *testing.T) {
 		"source twice":     {events.Event{Seq: 9, ID: sampleID, Sources: []uint64{3, 1, 3}, Body: &events.TurnStart{Turn: 1}}, events.ErrInvalid},
 		"text with object": {events.Event{Seq: 1, ID: sampleID, Surface: events.AppendOp(), Body: withBlock(events.Block{Type: events.BlockText, Text: "x", Object: sampleRef("x")})}, events.ErrInvalid},
 		"text with a call": {events.Event{Seq: 1, ID: sampleID, Surface: events.AppendOp(), Body: withBlock(events.Block{Type: events.BlockText, Arguments: "x"})}, events.ErrInvalid},
-		"unknown block":    {events.Event{Seq: 1, ID: sampleID, Surface: events.AppendOp(), Body: withBlock(events.Block{Type: "image"})}, events.ErrInvalid},
+		"unknown block":    {events.Event{Seq: 1, ID: sampleID, Surface: events.AppendOp(), Body: withBlock(events.Block{Type: "video"})}, events.ErrInvalid},
+		"text with width":  {events.Event{Seq: 1, ID: sampleID, Surface: events.AppendOp(), Body: withBlock(events.Block{Type: events.BlockText, Width: 1})}, events.ErrInvalid},
+		"image with text":  {events.Event{Seq: 1, ID: sampleID, Surface: events.AppendOp(), Body: withBlock(func() events.Block { b := sampleImageBlock(""); b.Text = "x"; return b }())}, events.ErrInvalid},
+		"image of nothing": {events.Event{Seq: 1, ID: sampleID, Surface: events.AppendOp(), Body: withBlock(events.Block{Type: events.BlockImage, Width: 1, Height: 1})}, events.ErrInvalid},
+		"half a claim":     {events.Event{Seq: 1, ID: sampleID, Body: &events.TurnCancelled{Claim: events.Claim{InboxSeq: 1}}}, events.ErrInvalid},
+		"dropped nothing":  {events.Event{Seq: 1, ID: sampleID, Body: &events.InputDropped{Kind: events.InputPrompt}}, events.ErrInvalid},
+		"no auxiliary":     {events.Event{Seq: 1, ID: sampleID, Body: &events.LLMStream{Turn: 1, Step: 1, Attempt: 1, Purpose: events.PurposeTitle, Codec: "c"}}, events.ErrInvalid},
+		"no image":         {events.Event{Seq: 1, ID: sampleID, Body: &events.RequestImages{}}, events.ErrInvalid},
 		"cache unreported": {events.Event{Seq: 1, ID: sampleID, Body: &events.LLMFailed{Turn: 1, Step: 1, Attempt: 1, Failure: sampleFailure, UsageReported: true, Usage: events.Usage{CacheReadTokens: 1}}}, events.ErrInvalid},
 		"usage unreported": {events.Event{Seq: 1, ID: sampleID, Body: &events.LLMFailed{Turn: 1, Step: 1, Attempt: 1, Failure: sampleFailure, Usage: sampleUsage}}, events.ErrInvalid},
 		"failure of none":  {events.Event{Seq: 1, ID: sampleID, Body: &events.TurnEnd{Turn: 1, Kind: events.TurnCompleted, Failure: sampleFailure}}, events.ErrInvalid},
@@ -355,47 +396,6 @@ func TestUnknownKeptByteForByte(t *testing.T) {
 	}
 	if again, err := events.Encode(&e); err != nil || !bytes.Equal(again, p) {
 		t.Fatalf("%v\n%s\n%s", err, p, again)
-	}
-}
-
-func TestDecodeInputRefuses(t *testing.T) {
-	in := func(kind, rest string) string {
-		return fmt.Sprintf(`{"v":1,"id":"%s","time":0,"kind":"%s"%s}`, sampleID, kind, rest)
-	}
-	for _, good := range []string{in("close", `,"reason":""`), in("prompt", `,"content":[{"type":"text","text":""}]`), in("configure", ``)} {
-		if _, err := events.DecodeInput([]byte(good)); err != nil {
-			t.Fatalf("%v: %s", err, good)
-		}
-	}
-	for name, c := range map[string]struct {
-		payload string
-		want    error
-	}{
-		"version":        {strings.Replace(in("close", `,"reason":""`), `"v":1`, `"v":2`, 1), events.ErrVersion},
-		"kind":           {in("steer", `,"reason":""`), events.ErrInvalid},
-		"no content":     {in("prompt", `,"content":[]`), events.ErrInvalid},
-		"not text":       {in("prompt", `,"content":[{"type":"reasoning","text":""}]`), events.ErrInvalid},
-		"trailing bytes": {in("configure", ``) + " ", events.ErrSyntax},
-		"other's field":  {in("configure", `,"reason":"x"`), events.ErrSyntax},
-		"cut":            {`{"v":1,"id":"`, events.ErrSyntax},
-		"id":             {strings.Replace(in("configure", ``), "01J", "O1J", 1), events.ErrInvalid},
-		"labels":         {in("prompt", `,"content":[{"type":"text","text":""}],"labels":[{"name":"b","value":""},{"name":"a","value":""}]`), events.ErrInvalid},
-	} {
-		if got, err := events.DecodeInput([]byte(c.payload)); !errors.Is(err, c.want) {
-			t.Errorf("%s: %+v, %v, want %v", name, got, err, c.want)
-		}
-	}
-	for name, input := range map[string]events.Input{
-		"close with content":   {ID: sampleID, Kind: events.InputClose, Content: []events.Block{events.Text("x")}},
-		"close with options":   {ID: sampleID, Kind: events.InputClose, Options: events.Options{Model: "m"}},
-		"configure with cwd":   {ID: sampleID, Kind: events.InputConfigure, Cwd: "/"},
-		"prompt with reason":   {ID: sampleID, Kind: events.InputPrompt, Content: []events.Block{events.Text("x")}, Reason: "r"},
-		"prompt without words": {ID: sampleID, Kind: events.InputPrompt},
-		"no kind":              {ID: sampleID},
-	} {
-		if b, err := events.EncodeInput(&input); !errors.Is(err, events.ErrInvalid) || b != nil {
-			t.Errorf("%s: %s, %v", name, b, err)
-		}
 	}
 }
 

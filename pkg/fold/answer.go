@@ -81,7 +81,7 @@ func (a *Answer) Add(c *events.Chunk) error {
 		if c.Index != int64(len(a.blocks)) {
 			return fmt.Errorf("block %d starts where %d belongs", c.Index, len(a.blocks))
 		}
-		if c.BlockType == events.BlockToolResult {
+		if c.BlockType == events.BlockToolResult || c.BlockType == events.BlockImage {
 			return fmt.Errorf("a model gives no %s block", c.BlockType)
 		}
 		if a.blocks == nil {
@@ -145,6 +145,11 @@ func (a *Answer) Content() []events.Block {
 		}
 	}
 	return out
+}
+
+// Texts returns the text blocks of Content: what an auxiliary call is made for.
+func (a *Answer) Texts() []events.Block {
+	return slices.DeleteFunc(a.Content(), func(b events.Block) bool { return b.Type != events.BlockText })
 }
 
 // is reports whether content is what Content returns, without joining the deltas.

@@ -136,6 +136,7 @@ func TestAnswerRefuses(t *testing.T) {
 		{"a block left out", []events.Chunk{start(1, events.BlockText)}},
 		{"a block twice", []events.Chunk{text[0], text[0]}},
 		{"a tool's result", []events.Chunk{start(0, events.BlockToolResult)}},
+		{"an image", []events.Chunk{start(0, events.BlockImage)}},
 		{"another call's id", append(slices.Clone(call[:2]), other)},
 		{"an id lost", append(slices.Clone(call[:2]), events.Chunk{Type: events.ChunkToolCallDelta})},
 		{"a block behind the finish", []events.Chunk{foldtest.FinishChunk(events.FinishStop), text[0]}},

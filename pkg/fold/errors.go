@@ -23,23 +23,25 @@ const (
 	RuleSequence    Rule = "sequence"    // sequences are contiguous from 1
 	RuleChain       Rule = "chain"       // prev is the hash of the payload before
 	RuleFirst       Rule = "first"       // session/created stands first and only there
-	RuleSeed        Rule = "seed"        // session/end-seed stands once, behind exactly the copied events
+	RuleSeed        Rule = "seed"        // what a fork copied is its parent's, ends at a boundary, and session/end-seed stands behind it
 	RuleClosed      Rule = "closed"      // nothing follows session/closed
 	RuleClaim       Rule = "claim"       // a loop instance has claimed the session before anything else happens
-	RuleInput       Rule = "input"       // inputs are claimed in order, each once
+	RuleInput       Rule = "input"       // inputs are claimed in the order of their lane, each once
+	RuleCancel      Rule = "cancel"      // a cancelled turn only ends what it began
 	RuleTurn        Rule = "turn"        // turns count from 1, one at a time, and enclose their steps
 	RuleStep        Rule = "step"        // steps count from 1 in their turn, one at a time
 	RuleMessage     Rule = "message"     // user messages enter before the step's first model call
 	RuleHeader      Rule = "header"      // a header has the reason that fits, and a change changes something
 	RuleContext     Rule = "context"     // a request context fits the header and differs from the one before
+	RuleImages      Rule = "images"      // how an image is shown is recorded where it changes
 	RuleStream      Rule = "stream"      // llm/stream names the header, the surface, the attempt and the objects in force
 	RuleChunk       Rule = "chunk"       // chunks belong to the open model call and form an answer
-	RuleAnswer      Rule = "answer"      // an assistant message is what its chunks say, and cites them
-	RuleFailure     Rule = "failure"     // failures and retries belong to the step's model call
+	RuleAnswer      Rule = "answer"      // what ends a model call is what its chunks say, and cites them
+	RuleFailure     Rule = "failure"     // failures and retries belong to the model call before them
 	RuleCall        Rule = "call"        // a tool call is one that the model made, recorded once, in order
 	RuleResult      Rule = "result"      // each call gets one result, in model order, behind its tool/call
 	RuleReplace     Rule = "replace"     // a replacement names surface nodes and cites all that it shadows
-	RuleCompaction  Rule = "compaction"  // compactions are opened, summarised and closed under one id
+	RuleCompaction  Rule = "compaction"  // compactions are opened, summarised, put in place and closed under one id
 	RuleUnsupported Rule = "unsupported" // this version does not know how to fold it
 )
 

@@ -1,6 +1,7 @@
 package fold_test
 
 import (
+	"fmt"
 	"reflect"
 	"slices"
 	"testing"
@@ -25,7 +26,23 @@ type view struct {
 	Title          string
 	Claim          events.LoopClaimed
 	ClaimSeq       uint64
-	Input          uint64
+	Inputs         []string
+	Floor          uint64
+	Prompted       bool
+	Cancelled      events.TurnCancelled
+	Owed           []fold.OwedContext
+	Sections       []events.Message
+	Compaction     fold.Compaction
+	TitleAttempt   int64
+	Retry          events.LLMRetry
+	RetryTime      int64
+	Usage          events.Usage
+	UsageSeq       uint64
+	LastRequest    events.SurfacePosition
+	Boundary       bool
+	Seeding        [2]uint64
+	Images         []events.ImageShown
+	ImagesOver     int64
 	Options        events.Options
 	Seed           events.Config
 	Header         events.Header
@@ -57,9 +74,30 @@ type view struct {
 
 func viewOf(s *fold.State) view {
 	v := view{
-		Seq: s.Seq(), Head: s.Head(), Closed: s.Closed(), Title: s.Title(), Input: s.Input(), Options: s.Options(),
+		Seq: s.Seq(), Head: s.Head(), Closed: s.Closed(), Title: s.Title(), Inputs: inputsOf(s), Floor: s.Floor(), Options: s.Options(),
 		Seed: s.ConfigSeed(events.Options{Provider: "p", Model: "m"}), Attempt: s.Attempt(), Answered: s.Answered(), Entered: s.Entered(),
 		Tools: s.PendingTools(), Position: s.Position(), Nodes: s.Nodes(), Messages: listOf(s.Messages()), NewObjects: s.NewObjects(),
+		Prompted: s.Prompted(), Owed: s.Owed(), TitleAttempt: s.TitleAttempt(), Boundary: s.AtBoundary(), ImagesOver: s.Images().Generation(),
+	}
+	v.Cancelled, _ = s.Cancelled()
+	for _, name := range []string{"time", "files"} {
+		if m, ok := s.RetainedContext(name); ok {
+			v.Sections = append(v.Sections, m)
+		}
+	}
+	v.Compaction, _ = s.Compaction()
+	v.Retry, v.RetryTime, _ = s.PendingRetry()
+	v.Usage, v.UsageSeq = s.Usage()
+	v.LastRequest, _ = s.LastRequest()
+	v.Seeding[0], v.Seeding[1], _ = s.Seeding()
+	for _, m := range v.Messages {
+		for _, b := range m.Content {
+			for _, c := range append(slices.Clone(b.Content), b) {
+				if shown, ok := s.Images().Shown(c.Object.Digest); ok {
+					v.Images = append(v.Images, shown)
+				}
+			}
+		}
 	}
 	v.Created, _ = s.Created()
 	v.Finish, v.Calls, v.Failure = s.Outcome()
@@ -76,6 +114,26 @@ func viewOf(s *fold.State) view {
 		v.RequestHeader, v.RequestSurface = r.Header, r.Surface
 	}
 	return v
+}
+
+// inputsOf says of the first places of the inbox what the state says of them.
+func inputsOf(s *fold.State) []string {
+	var out []string
+	for seq := uint64(1); seq < 40; seq++ {
+		claim := foldtest.ClaimAt(seq)
+		place, id := events.Claim{InboxSeq: seq}, events.Claim{InputID: claim.InputID}
+		out = append(out, fmt.Sprintf("%d: claimed %t, place %t, id %t; passed over as a turn's %t, as a step's %t",
+			seq, s.Claimed(claim), s.Claimed(place), s.Claimed(id), s.PassedOver(seq, false), s.PassedOver(seq, true)))
+	}
+	return out
+}
+
+// everything is what the properties are checked on.
+func everything() foldtest.Options { return foldtest.Options{Images: true, Forks: true} }
+
+// stateOf returns an empty state for the log.
+func stateOf(log []events.Event) *fold.State {
+	return fold.New(log[0].Body.(*events.SessionCreated).Session)
 }
 
 func listOf(m fold.Messages) []events.Message {
@@ -111,12 +169,12 @@ func apply(t interface {
 // whoever asks in between, the state is that of the whole.
 func TestPrefixes(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		log := foldtest.Generate(t, foldtest.Options{})
-		asked := fold.New(foldtest.SessionID)
+		log := foldtest.Generate(t, everything())
+		asked := stateOf(log)
 		for i := range log {
 			apply(t, asked, log[i:i+1])
 			got := viewOf(asked)
-			whole := fold.New(foldtest.SessionID)
+			whole := stateOf(log)
 			apply(t, whole, log[:i+1])
 			if d := diff(viewOf(whole), got); d != "" {
 				t.Fatalf("after event %d (-whole +asked in between):\n%s", i+1, d)
@@ -125,46 +183,11 @@ func TestPrefixes(t *testing.T) {
 	})
 }
 
-// TestDumb compares the fold with the dumb one at every prefix.
-func TestDumb(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
-		log := foldtest.Generate(t, foldtest.Options{})
-		s := fold.New(foldtest.SessionID)
-		for i := range log {
-			apply(t, s, log[i:i+1])
-			want, err := dumb.Fold(log[:i+1])
-			if err != nil {
-				t.Fatal(err)
-			}
-			got := dumb.View{
-				Nodes: s.Nodes(), Surface: s.Position(), Messages: listOf(s.Messages()), NewObjects: s.NewObjects(), Input: s.Input(),
-			}
-			got.Header, got.HeaderSeq = s.Header()
-			got.Turn, _ = s.Turn()
-			got.Step, _ = s.Step()
-			if d := diff(want, got); d != "" {
-				t.Fatalf("after event %d (-dumb +fold):\n%s", i+1, d)
-			}
-			request, err := s.Request()
-			if (err == nil) != (want.HeaderSeq > 0) {
-				t.Fatalf("after event %d: Request: %v", i+1, err)
-			}
-			if err != nil {
-				continue
-			}
-			if d := diff(want.Messages, listOf(request.Messages)); d != "" || request.HeaderSeq != want.HeaderSeq ||
-				request.Surface != want.Surface || !request.Header.Equal(&want.Header) {
-				t.Fatalf("after event %d, request (-dumb +fold):\n%s", i+1, d)
-			}
-		}
-	})
-}
-
 // TestDumbAnswer compares the answers of every model call with those of the dumb fold.
 func TestDumbAnswer(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		log := foldtest.Generate(t, foldtest.Options{})
-		s := fold.New(foldtest.SessionID)
+		log := foldtest.Generate(t, everything())
+		s := stateOf(log)
 		var chunks []events.Chunk
 		for i := range log {
 			apply(t, s, log[i:i+1])
@@ -175,6 +198,11 @@ func TestDumbAnswer(t *testing.T) {
 				chunks = append(chunks, b.Chunks...)
 			case *events.AssistantMessage:
 				if d := diff(dumb.Answer(chunks), b.Message.Content); d != "" {
+					t.Fatalf("event %d (-dumb +logged):\n%s", i+1, d)
+				}
+			case *events.CompactionSummary:
+				texts := slices.DeleteFunc(dumb.Answer(chunks), func(b events.Block) bool { return b.Type != events.BlockText })
+				if d := diff(texts, b.Summary); d != "" && len(log[i].Sources) > 0 {
 					t.Fatalf("event %d (-dumb +logged):\n%s", i+1, d)
 				}
 			}
@@ -190,8 +218,8 @@ func TestDumbAnswer(t *testing.T) {
 // TestStored folds what was stored: encoding and decoding change nothing.
 func TestStored(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		l := foldtest.GenerateLog(t, foldtest.Options{})
-		s := fold.New(foldtest.SessionID)
+		l := foldtest.GenerateLog(t, everything())
+		s := stateOf(l.Events)
 		for i, payload := range l.Payloads {
 			e, err := events.Decode(payload)
 			if err != nil {
@@ -215,8 +243,8 @@ func TestStored(t *testing.T) {
 // compared with one that shares no memory with it.
 func TestHistoryIsSafe(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		l := foldtest.GenerateLog(t, foldtest.Options{MaxTurns: 2})
-		s, clean := fold.New(foldtest.SessionID), fold.New(foldtest.SessionID)
+		l := foldtest.GenerateLog(t, foldtest.Options{MaxTurns: 2, Images: true, Forks: true})
+		s, clean := stateOf(l.Events), stateOf(l.Events)
 		for i, payload := range l.Payloads {
 			apply(t, s, l.Events[i:i+1])
 			e, err := events.Decode(payload)
@@ -252,6 +280,17 @@ func spoil(s *fold.State) {
 		spoilMessages(r.Messages)
 		spoilHeader(&r.Header)
 	}
+	if nodes := s.Nodes(); len(nodes) > 0 {
+		title := events.LLMStream{Auxiliary: &events.Auxiliary{
+			Config: foldtest.AuxConfig(), Region: events.Region{Start: nodes[0], End: nodes[len(nodes)-1]},
+			Directive: []events.Block{events.Text("Name this.")},
+		}}
+		clear(s.ObjectsOf(&title))
+		if r, err := s.RequestOf(&title); err == nil {
+			spoilMessages(r.Messages)
+			spoilHeader(&r.Header)
+		}
+	}
 	h, _ := s.Header()
 	spoilHeader(&h)
 	created, _ := s.Created()
@@ -264,8 +303,23 @@ func spoil(s *fold.State) {
 	clear(s.Nodes())
 	clear(s.NewObjects())
 	clear(s.PendingTools())
+	clear(s.Owed())
+	if c, ok := s.Compaction(); ok {
+		clear(c.Summary.Shadowed)
+		clear(c.Summary.Summary)
+	}
+	for _, name := range []string{"time", "files"} {
+		if m, ok := s.RetainedContext(name); ok {
+			spoilMessage(&m)
+		}
+	}
 	if stream, _, answer, chunks, ok := s.OpenCall(); ok {
 		clear(stream.Objects)
+		if a := stream.Auxiliary; a != nil {
+			clear(a.Directive)
+			clear(a.Config.Stop)
+			*a = events.Auxiliary{}
+		}
 		clear(chunks)
 		clear(answer.Content())
 		// What is added to the copy must not reach the call. The errors do not matter: it may be finished.
@@ -293,8 +347,8 @@ func spoilHeader(h *events.Header) {
 // TestMessagesStay takes the messages at every prefix and looks at them again when the log has gone on.
 func TestMessagesStay(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		log := foldtest.Generate(t, foldtest.Options{})
-		s := fold.New(foldtest.SessionID)
+		log := foldtest.Generate(t, everything())
+		s := stateOf(log)
 		type taken struct {
 			value fold.Messages
 			list  []events.Message

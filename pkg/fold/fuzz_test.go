@@ -6,7 +6,6 @@ import (
 
 	"github.com/refold-dev/refold/pkg/events"
 	"github.com/refold-dev/refold/pkg/fold"
-	"github.com/refold-dev/refold/pkg/fold/dumb"
 	"github.com/refold-dev/refold/pkg/fold/foldtest"
 )
 
@@ -31,22 +30,16 @@ func FuzzApply(f *testing.F) {
 			if _, err := events.Encode(&e); err != nil {
 				continue
 			}
+			request, requestErr := requestBefore(s, &e)
 			if s.Apply(&e) != nil {
 				break
 			}
+			if requestErr != nil {
+				t.Fatal(requestErr)
+			}
+			compareRequest(t, taken, &e, request)
 			taken = append(taken, e)
 		}
-		want, err := dumb.Fold(taken)
-		if err != nil {
-			t.Fatal(err)
-		}
-		v := viewOf(s)
-		got := dumb.View{
-			Header: v.Header, HeaderSeq: v.HeaderSeq, Nodes: v.Nodes, Surface: v.Position, Messages: v.Messages,
-			NewObjects: v.NewObjects, Input: v.Input, Turn: v.Turn, Step: v.Step,
-		}
-		if d := diff(want, got); d != "" {
-			t.Errorf("(-dumb +fold):\n%s", d)
-		}
+		compareDumb(t, taken, s)
 	})
 }

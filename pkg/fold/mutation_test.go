@@ -15,7 +15,7 @@ import (
 // TestMutations deletes, swaps and doubles every single event of a log: only a log that misses its tail is valid.
 func TestMutations(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		log := foldtest.Generate(t, foldtest.Options{MaxTurns: 1})
+		log := foldtest.Generate(t, foldtest.Options{MaxTurns: 1, Images: true, Forks: true})
 		for i := range log {
 			deleted := slices.Delete(slices.Clone(log), i, i+1)
 			if err := foldAll(deleted); (err == nil) != (i == len(log)-1) {
@@ -34,6 +34,9 @@ func TestMutations(t *testing.T) {
 
 func foldAll(log []events.Event) error {
 	s := fold.New(foldtest.SessionID)
+	if b, ok := log[0].Body.(*events.SessionCreated); ok {
+		s = fold.New(b.Session)
+	}
 	for i := range log {
 		if err := s.Apply(&log[i]); err != nil {
 			return err
@@ -53,7 +56,7 @@ func refused(t *rapid.T, what string, i int, log []events.Event) {
 // history would. What is left breaks a rule all the same when the event was part of what later ones build on.
 func TestRelinked(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		log := foldtest.Generate(t, foldtest.Options{MaxTurns: 1})
+		log := foldtest.Generate(t, foldtest.Options{MaxTurns: 1, Images: true})
 		for i := range log {
 			err := relinked(log, i)
 			if err == nil && needed(log, i) {
@@ -70,8 +73,16 @@ func TestRelinked(t *testing.T) {
 func needed(log []events.Event, i int) bool {
 	switch log[i].Body.(type) {
 	case *events.SessionCreated, *events.TurnStart, *events.StepStart, *events.LLMStream, *events.AssistantMessage,
-		*events.LLMFailed, *events.ToolCall:
+		*events.ToolCall, *events.CompactionStart:
 		return true
+	case *events.LLMFailed: // a call may be open at the end of a log
+		return slices.ContainsFunc(log[i+1:], func(e events.Event) bool {
+			switch e.Body.(type) {
+			case *events.TurnStart, *events.StepEnd, *events.LLMStream, *events.LLMRetry, *events.CompactionEnd, *events.SessionClosed:
+				return true
+			}
+			return false
+		})
 	case *events.ToolResult:
 		return log[i].Surface.Kind == events.SurfaceAppend
 	case *events.AssistantChunk:
@@ -100,11 +111,7 @@ func relinked(log []events.Event, i int) error {
 			e.Sources[j] = move(e.Sources[j])
 		}
 		e.Surface.Region.Start, e.Surface.Region.End = move(e.Surface.Region.Start), move(e.Surface.Region.End)
-		if b, ok := e.Body.(*events.LLMStream); ok {
-			moved := *b
-			moved.Header, moved.Surface.Last = move(b.Header), move(b.Surface.Last)
-			e.Body = &moved
-		}
+		e.Body = movedBody(e.Body, move)
 		if _, err := events.Encode(&e); err != nil {
 			return err
 		}
@@ -113,4 +120,27 @@ func relinked(log []events.Event, i int) error {
 		}
 	}
 	return nil
+}
+
+// movedBody returns the body with the sequences that it names moved.
+func movedBody(body events.Body, move func(uint64) uint64) events.Body {
+	switch b := body.(type) {
+	case *events.LLMStream:
+		moved := *b
+		moved.Header, moved.Surface.Last = move(b.Header), move(b.Surface.Last)
+		if moved.Auxiliary = b.Auxiliary.Clone(); moved.Auxiliary != nil && moved.Auxiliary.Region != (events.Region{}) {
+			r := &moved.Auxiliary.Region
+			r.Start, r.End = move(r.Start), move(r.End)
+		}
+		return &moved
+	case *events.CompactionSummary:
+		moved := *b
+		moved.Region = events.Region{Start: move(b.Region.Start), End: move(b.Region.End)}
+		moved.Shadowed = slices.Clone(b.Shadowed)
+		for i := range moved.Shadowed {
+			moved.Shadowed[i] = move(moved.Shadowed[i])
+		}
+		return &moved
+	}
+	return body
 }

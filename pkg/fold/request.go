@@ -2,6 +2,7 @@ package fold
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/refold-dev/refold/pkg/events"
 )
@@ -11,6 +12,7 @@ type Request struct {
 	Header    events.Header // a copy
 	HeaderSeq uint64
 	Messages  Messages
+	Images    Images // how the images of the messages are shown
 	Surface   events.SurfacePosition
 }
 
@@ -20,8 +22,42 @@ func (s *State) Request() (Request, error) {
 	if s.header == nil {
 		return Request{}, fmt.Errorf("session %s at event %d: %w: no request/header yet", s.id, s.seq, ErrNoRequest)
 	}
-	return Request{Header: s.header.Clone(), HeaderSeq: s.headerSeq, Messages: s.Messages(), Surface: s.Position()}, nil
+	return Request{Header: s.header.Clone(), HeaderSeq: s.headerSeq, Messages: s.Messages(), Images: s.images, Surface: s.Position()}, nil
 }
+
+// RequestOf returns the request that b, which stands next in the log, is for. A call of the loop has the request of
+// [State.Request]. An auxiliary one has the header with its own configuration, the messages of its region, and one
+// message with its directive. The error wraps [ErrNoRequest] when there is no header yet, or no such region.
+func (s *State) RequestOf(b *events.LLMStream) (Request, error) {
+	r, err := s.Request()
+	if err != nil || b.Auxiliary == nil {
+		return r, err
+	}
+	a := b.Auxiliary
+	r.Header.Config, r.Header.AdapterDefaults = a.Config, events.AdapterDefaults{}
+	r.Header.Config.Stop = slices.Clone(a.Config.Stop)
+	var list []*events.Message
+	if a.Region != (events.Region{}) {
+		lo, hi, ok := s.surface.run(a.Region)
+		if !ok {
+			return Request{}, fmt.Errorf("session %s at event %d: %w: %d..%d is no run of surface nodes",
+				s.id, s.seq, ErrNoRequest, a.Region.Start, a.Region.End)
+		}
+		for _, n := range s.surface.nodes[lo : hi+1] {
+			if n.message != nil {
+				list = append(list, n.message)
+			}
+		}
+	}
+	list = append(list, &events.Message{
+		ID: directiveID, Role: events.RoleUser, Content: slices.Clone(a.Directive), Source: events.Source{Kind: events.SourcePlugin},
+	})
+	r.Messages = Messages{list: list, generation: r.Messages.generation}
+	return r, nil
+}
+
+// directiveID is the id of an auxiliary request's last message. It shows in no body.
+const directiveID = "directive"
 
 // Options returns a copy of the session's options: those of session/created, changed by each session/configured.
 func (s *State) Options() events.Options { return cloneOptions(s.options) }

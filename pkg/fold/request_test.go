@@ -1,10 +1,13 @@
 package fold_test
 
 import (
+	"errors"
 	"testing"
 
 	"github.com/refold-dev/refold/pkg/events"
+	"github.com/refold-dev/refold/pkg/fold"
 	"github.com/refold-dev/refold/pkg/fold/foldtest"
+	"github.com/refold-dev/refold/pkg/objects"
 )
 
 // TestHeaderOwed walks through the reasons of a header: initial, none, change, none, resume.
@@ -209,4 +212,69 @@ func TestNewObjects(t *testing.T) {
 	fourth := l.TextObject("fourth")
 	l.Prune(node, fourth)
 	expect("a replacement's too", third, fourth)
+}
+
+// TestObjectsOf follows the objects of directives: the call that first names one lists it behind what came into use.
+func TestObjectsOf(t *testing.T) {
+	l := inStep()
+	first, second, third := l.TextObject("first"), l.TextObject("second"), l.TextObject("third")
+	l.UserBlocks(first)
+	l.Header(foldtest.Header())
+	b := l.AuxBody(events.PurposeTitle, events.Region{}, third, first, second, third)
+	want := []objects.Ref{first.Object, third.Object, second.Object}
+	if d := diff(want, b.Objects); d != "" {
+		t.Errorf("(-want +got):\n%s", d)
+	}
+	l.Append(b)
+	if n := len(l.State.NewObjects()); n != 0 {
+		t.Errorf("%d objects came into use since the call, want none", n)
+	}
+	l.Failed(events.FailureServer)
+	if b := l.AuxBody(events.PurposeTitle, events.Region{}, second); len(b.Objects) != 0 || b.Attempt != 2 {
+		t.Errorf("the second attempt %d lists %d objects, want none", b.Attempt, len(b.Objects))
+	}
+	l.Title("a title")
+	if b := l.AuxBody(events.PurposeTitle, events.Region{}); b.Attempt != 1 {
+		t.Errorf("attempt %d behind a title, want 1", b.Attempt)
+	}
+}
+
+// TestRequestOf shows what an auxiliary call asks: its own configuration, the region, the directive.
+func TestRequestOf(t *testing.T) {
+	l := begun()
+	h := foldtest.Header()
+	h.Config.ReasoningEffort, h.AdapterDefaults.ReasoningEffort = "high", true
+	l.TurnStart()
+	l.StepStart()
+	l.User("one")
+	l.Header(h)
+	l.Reply(events.FinishStop, foldtest.TextBlock(0, "two"))
+	l.StepEnd()
+	l.StepStart()
+	l.User("three")
+	nodes := l.State.Nodes()
+	b := l.AuxBody(events.PurposeTitle, events.Region{Start: nodes[1], End: nodes[2]}, events.Text("Name this."))
+	r, err := l.State.RequestOf(b)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := foldtest.Header()
+	want.Config = foldtest.AuxConfig()
+	if !r.Header.Equal(&want) || r.HeaderSeq == 0 || r.Surface != l.State.Position() {
+		t.Errorf("header %+v of event %d, surface %+v", r.Header, r.HeaderSeq, r.Surface)
+	}
+	var texts []string
+	for _, m := range r.Messages.All() {
+		texts = append(texts, string(m.Role)+" "+m.Content[0].Text)
+	}
+	if d := diff([]string{"assistant two", "user three", "user Name this."}, texts); d != "" {
+		t.Errorf("(-want +got):\n%s", d)
+	}
+	b.Auxiliary.Region.Start = 1
+	if _, err := l.State.RequestOf(b); !errors.Is(err, fold.ErrNoRequest) {
+		t.Errorf("error %v for a region that does not stand there, want ErrNoRequest", err)
+	}
+	if _, err := begun().State.RequestOf(b); !errors.Is(err, fold.ErrNoRequest) {
+		t.Errorf("error %v without a header, want ErrNoRequest", err)
+	}
 }

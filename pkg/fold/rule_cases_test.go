@@ -42,7 +42,28 @@ func placeCases() []ruleCase {
 		{fold.RuleSeed, "not a fork", func() error { return begun().Try(new(events.SessionEndSeed)) }},
 		{fold.RuleSeed, "missing", func() error { return seeded(1).Try(&events.TurnStart{Turn: 1}) }},
 		{fold.RuleSeed, "in a fork", func() error {
-			return forked().Fork(5).Try(new(events.SessionEndSeed))
+			l := forked()
+			return l.Fork(int(l.Len())).Try(new(events.SessionEndSeed))
+		}},
+		{fold.RuleSeed, "a copy that ends in a turn", func() error { return copies(forked(), 5, nil) }},
+		{fold.RuleSeed, "a copy that closed the session", func() error {
+			l := forked()
+			return copies(l, int(l.Closed("done")), nil)
+		}},
+		{fold.RuleSeed, "another chain", func() error {
+			l := forked()
+			return copies(l, int(l.Len()), func(p *events.Parent) { p.Chain[0] ^= 1 })
+		}},
+		{fold.RuleSeed, "another first event", func() error {
+			l := forked()
+			return copies(l, int(l.Len()), func(p *events.Parent) { p.First[0] ^= 1 })
+		}},
+		{fold.RuleSeed, "another length", func() error {
+			l := forked()
+			return copies(l, int(l.Len()), func(p *events.Parent) { p.Seq-- })
+		}},
+		{fold.RuleSeed, "nothing copied, and another chain", func() error {
+			return copies(forked(), 1, func(p *events.Parent) { p.Chain[0] ^= 1 })
 		}},
 		{fold.RuleClaim, "nobody", func() error {
 			l := foldtest.New()
@@ -63,28 +84,45 @@ func placeCases() []ruleCase {
 			l.Closed("done")
 			return l.Try(claimed)
 		}},
+		{fold.RuleClosed, "in a title's call", func() error {
+			l := titling(begun())
+			return l.Try(&events.SessionClosed{Reason: "done"})
+		}},
 		{fold.RuleClosed, "in an open turn", func() error { return inStep().Try(&events.SessionClosed{Reason: "done"}) }},
-		{fold.RuleInput, "the same input twice", func() error {
-			b := userBody("again")
-			b.InboxSeq = 1
-			return asked().Try(b)
-		}},
-		{fold.RuleInput, "configured by an old input", func() error {
-			return asked().Try(&events.SessionConfigured{InboxSeq: 1})
-		}},
-		{fold.RuleInput, "closed by an old input", func() error {
-			l := begun()
-			l.Configured(events.Options{Model: "m"})
-			return l.Try(&events.SessionClosed{Reason: "done", InboxSeq: 1})
-		}},
-		{fold.RuleInput, "configured in mid-call", func() error { return streaming().Try(&events.SessionConfigured{InboxSeq: 2}) }},
-		{fold.RuleInput, "a replacement that claims", func() error {
-			l, nodes := answered()
-			b := userBody("summary")
-			b.InboxSeq = 2
-			return l.Try(b, foldtest.Replacing(nodes[0], nodes[0]), foldtest.Citing(nodes[0]))
-		}},
 	}
+}
+
+// copies folds a fork of the first n events of l, with the parent changed if change is not nil, and returns what the fold
+// says to the last of them.
+func copies(l *foldtest.Log, n int, change func(*events.Parent)) error {
+	return copiesOf(l, l.Events[:n], change)
+}
+
+// copiesOf is copies for a log that is said to be the first events of l.
+func copiesOf(l *foldtest.Log, log []events.Event, change func(*events.Parent)) error {
+	n := len(log)
+	parent := l.Prefix(n)
+	first, _ := l.Events[0].Hash()
+	created := events.SessionCreated{SeedLength: uint64(n - 1)}
+	created.Parent = events.Parent{ID: l.State.ID(), Seq: uint64(n), Chain: parent.State.Head(), First: first}
+	if change != nil {
+		change(&created.Parent)
+	}
+	f := foldtest.New()
+	if n == 1 {
+		return f.Try(&created)
+	}
+	f.Append(&created)
+	for i, e := range log[1:] {
+		as := func(c *events.Event) {
+			c.ID, c.Time, c.Surface, c.Sources, c.Ignorable = e.ID, e.Time, e.Surface, e.Sources, e.Ignorable
+		}
+		if i == n-2 {
+			return f.Try(e.Body, as)
+		}
+		f.Append(e.Body, as)
+	}
+	return nil
 }
 
 func turnCases() []ruleCase {
@@ -99,6 +137,17 @@ func turnCases() []ruleCase {
 		}},
 		{fold.RuleTurn, "end in an open step", func() error {
 			return inStep().Try(&events.TurnEnd{Turn: 1, Kind: events.TurnCompleted})
+		}},
+		{fold.RuleTurn, "in a title's call", func() error { return titling(begun()).Try(&events.TurnStart{Turn: 1}) }},
+		{fold.RuleTurn, "end in a title's call", func() error {
+			l := begun()
+			l.TurnStart()
+			return titling(l).Try(&events.TurnEnd{Turn: 1, Kind: events.TurnCompleted})
+		}},
+		{fold.RuleStep, "in a title's call", func() error {
+			l := begun()
+			l.TurnStart()
+			return titling(l).Try(&events.StepStart{Turn: 1, Step: 1})
 		}},
 		{fold.RuleStep, "outside of a turn", func() error { return begun().Try(&events.StepStart{Turn: 1, Step: 1}) }},
 		{fold.RuleStep, "one in another", func() error { return inStep().Try(&events.StepStart{Turn: 1, Step: 2}) }},
@@ -123,7 +172,6 @@ func turnCases() []ruleCase {
 
 func requestCases() []ruleCase {
 	return []ruleCase{
-		{fold.RuleHeader, "outside of a step", func() error { return header(begun(), events.HeaderInitial) }},
 		{fold.RuleHeader, "in mid-call", func() error { return header(streaming(), events.HeaderChange) }},
 		{fold.RuleHeader, "behind the answer", func() error { return header(called(), events.HeaderChange) }},
 		{fold.RuleHeader, "the first is no resume", func() error { return header(inStep(), events.HeaderResume) }},
@@ -192,9 +240,6 @@ func requestCases() []ruleCase {
 			l.UserBlocks(l.TextObject("x"))
 			l.Header(foldtest.Header())
 			return stream(l, func(b *events.LLMStream) { b.Objects = nil })
-		}},
-		{fold.RuleUnsupported, "a title's request", func() error {
-			return stream(asked(), func(b *events.LLMStream) { b.Purpose = events.PurposeTitle })
 		}},
 	}
 }
@@ -273,6 +318,34 @@ func callCases() []ruleCase {
 			return called().Try(&events.LLMRetryStarted{Turn: 1, Step: 1, RetryID: "r", Retry: 1})
 		}},
 		{fold.RuleFailure, "a retry outside of a step", func() error { return begun().Try(retry()) }},
+		{fold.RuleFailure, "a retry of another step", func() error {
+			b := retry()
+			b.Step = 2
+			return failed().Try(b)
+		}},
+		{fold.RuleFailure, "a second retry", func() error {
+			l := failed()
+			l.RetryScheduled()
+			return l.Try(retry())
+		}},
+		{fold.RuleFailure, "a retry that nobody scheduled", func() error {
+			return failed().Try(&events.LLMRetryStarted{Turn: 1, Step: 1, RetryID: "r", Retry: 1})
+		}},
+		{fold.RuleFailure, "another retry than the one scheduled", func() error {
+			l := failed()
+			l.Append(retry())
+			return l.Try(&events.LLMRetryStarted{Turn: 1, Step: 1, RetryID: "s", Retry: 1})
+		}},
+		{fold.RuleFailure, "another number than the one scheduled", func() error {
+			l := failed()
+			l.Append(retry())
+			return l.Try(&events.LLMRetryStarted{Turn: 1, Step: 1, RetryID: "r", Retry: 2})
+		}},
+		{fold.RuleFailure, "a call before the retry starts", func() error {
+			l := failed()
+			l.RetryScheduled()
+			return stream(l, func(*events.LLMStream) {})
+		}},
 	}
 }
 
@@ -412,19 +485,8 @@ func surfaceCases() []ruleCase {
 			return prune(func(b *events.ToolResult) { b.Error.Code = events.ToolFailed })
 		}},
 		{fold.RuleReplace, "another step", func() error { return prune(func(b *events.ToolResult) { b.Step = 2 }) }},
-		{fold.RuleCompaction, "one in another", func() error {
-			l := begun()
-			l.Append(&events.CompactionStart{CompactionID: "a"})
-			return l.Try(&events.CompactionStart{CompactionID: "b"})
-		}},
-		{fold.RuleCompaction, "in mid-call", func() error { return streaming().Try(&events.CompactionStart{CompactionID: "a"}) }},
-		{fold.RuleCompaction, "the summary of none", func() error {
-			return begun().Try(&events.CompactionSummary{CompactionID: "a", Region: events.Region{Start: 1, End: 1}})
-		}},
-		{fold.RuleCompaction, "the end of another", func() error {
-			l := begun()
-			l.Append(&events.CompactionStart{CompactionID: "a"})
-			return l.Try(&events.CompactionEnd{CompactionID: "b", Outcome: events.CompactionFailed})
+		{fold.RuleReplace, "a shortened result that adds context", func() error {
+			return prune(func(b *events.ToolResult) { b.Contexts = []events.AddedContext{{Plugin: "p", Text: "t"}} })
 		}},
 	}
 }

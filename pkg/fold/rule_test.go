@@ -75,7 +75,7 @@ func answered() (l *foldtest.Log, nodes []uint64) {
 
 func userBody(text string) *events.UserMessage {
 	return &events.UserMessage{Message: events.Message{
-		ID: "m", Role: events.RoleUser, Content: []events.Block{events.Text(text)}, Source: events.Source{Kind: events.SourceUser},
+		ID: string(foldtest.ClaimAt(99).InputID), Role: events.RoleUser, Content: []events.Block{events.Text(text)}, Source: events.Source{Kind: events.SourceUser},
 	}}
 }
 
@@ -113,7 +113,8 @@ type ruleCase struct {
 }
 
 func TestRules(t *testing.T) {
-	cases := slices.Concat(placeCases(), turnCases(), requestCases(), callCases(), toolCases(), surfaceCases())
+	cases := slices.Concat(placeCases(), turnCases(), requestCases(), callCases(), toolCases(), surfaceCases(),
+		inputCases(), cancelCases(), owedCases(), imageCases(), auxiliaryCases(), compactionCases(), summaryCases(), unsupportedCases())
 	provoked := make(map[fold.Rule]bool)
 	for _, tt := range cases {
 		provoked[tt.rule] = true
@@ -317,6 +318,76 @@ func TestPermitted(t *testing.T) {
 			b := userBody("x")
 			b.InboxSeq = 100
 			return inStep().Try(b)
+		}},
+		{"a steer that was sent before a prompt that entered", func() error {
+			l := asked()
+			b := userBody("x")
+			b.InboxSeq, b.Delivery = 7, events.DeliverySteer
+			l.Append(b)
+			l.Configured(events.Options{Model: "m"})
+			b = userBody("y")
+			b.InboxSeq, b.Delivery, b.Message.ID = 9, events.DeliveryInject, string(foldtest.ClaimAt(98).InputID)
+			return l.Try(b)
+		}},
+		{"an input that was passed over is dropped", func() error {
+			l := begun()
+			l.Append(&events.SessionConfigured{Claim: foldtest.ClaimAt(9)})
+			return l.Try(&events.InputDropped{Claim: foldtest.ClaimAt(3), Kind: events.InputPrompt})
+		}},
+		{"an input dropped in mid-call", func() error {
+			return streaming().Try(&events.InputDropped{Claim: foldtest.ClaimAt(9), Kind: events.InputSteer})
+		}},
+		{"a fork's inbox begins anew", func() error {
+			l := begun()
+			l.Turn("a", "b")
+			f := l.Fork(int(l.Len()))
+			f.Claimed(events.ClaimCreated)
+			return f.Try(&events.SessionConfigured{Claim: foldtest.ClaimAt(1)})
+		}},
+		{"a seed whose parent is not known", func() error {
+			l := foldtest.New()
+			l.Append(&events.SessionCreated{SeedLength: 1})
+			l.Claimed(events.ClaimCreated)
+			return l.Try(new(events.SessionEndSeed))
+		}},
+		{"a prompt older than a cancel that kept the queue", func() error {
+			l := inStep()
+			l.Append(&events.TurnCancelled{Turn: 1, KeepQueue: true, Claim: foldtest.ClaimAt(9)})
+			l.Settle()
+			l.TurnStart()
+			l.StepStart()
+			b := userBody("x")
+			b.InboxSeq = 8
+			return l.Try(b)
+		}},
+		{"a retry scheduled again when it had started", func() error {
+			l := failed()
+			l.Retry()
+			return l.Try(retry())
+		}},
+		{"a summary that was put in place before the cancel", func() error {
+			l, r := compacting()
+			l.Summary(r.Start, r.End, "so far")
+			l.PutSummary()
+			l.Cancel("user", false)
+			return l.Try(&events.CompactionEnd{CompactionID: id(l), Turn: 1, Outcome: events.CompactionCompleted})
+		}},
+		{"a summary put in place behind the cancel", func() error {
+			l, r := compacting()
+			l.Summary(r.Start, r.End, "so far")
+			l.Cancel("user", false)
+			body, citing, replacing := l.PutBody()
+			return l.Try(body, citing, replacing)
+		}},
+		{"a header between turns, for a title", func() error { return header(begun(), events.HeaderInitial) }},
+		{"an answer that was interrupted by the cancel", func() error {
+			l := streaming()
+			l.Chunks(foldtest.TextBlock(0, "half")...)
+			l.Cancel("user", false)
+			l.Chunks(foldtest.FinishChunk(events.FinishAborted))
+			l.Answer()
+			l.Settle()
+			return nil
 		}},
 	}
 	for _, tt := range tests {

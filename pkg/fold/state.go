@@ -22,7 +22,7 @@ type State struct {
 
 	claim    events.LoopClaimed
 	claimSeq uint64 // 0: nobody has claimed the session
-	input    uint64 // the highest inbox sequence claimed
+	inputs   inputs
 
 	options    events.Options
 	optionsSeq uint64
@@ -32,6 +32,7 @@ type State struct {
 	headerInstance bool // the current loop instance has recorded a header
 	context        events.RequestContext
 	contextSeq     uint64
+	images         Images
 
 	surface surface
 	refs    refTracker
@@ -44,9 +45,27 @@ type State struct {
 	finish             events.Finish  // of the step's answer
 	failure            events.Failure // of the step's last failed attempt
 	entered            int64          // user messages that entered in the turn
+	prompted           bool           // the turn has claimed its prompt
+	cancelled          *events.TurnCancelled
 	tools              []toolCall
 
-	compaction string // the id of the open compaction
+	retry     *events.LLMRetry // scheduled and not started
+	retrySeq  uint64
+	retryTime int64
+
+	owed     []owedContext
+	contexts []retained
+
+	compaction   *compaction // the open one
+	titleAttempt int64       // calls for a title since the last session/title
+
+	usage    events.Usage // the last that an answer of the loop reported
+	usageSeq uint64
+
+	requested    events.SurfacePosition // of the loop's last llm/stream
+	requestedSeq uint64
+
+	seedHead events.Hash // what the copied events of a fork add up to so far, chained as in the parent
 }
 
 // modelCall is a model call that has neither an answer nor a failure yet.
@@ -97,8 +116,33 @@ func (s *State) Title() string { return s.title }
 // claim: there is none behind session/end-seed.
 func (s *State) Claim() (events.LoopClaimed, uint64) { return s.claim, s.claimSeq }
 
-// Input returns the highest inbox sequence that the log has claimed. Inputs up to it must not be used again.
-func (s *State) Input() uint64 { return s.input }
+// LastRequest returns where the surface stood at the loop's last llm/stream; ok is false when there was none.
+func (s *State) LastRequest() (p events.SurfacePosition, ok bool) {
+	return s.requested, s.requestedSeq > 0
+}
+
+// Seeding returns the events that a fork has still to copy from its parent, [from,to], and whether it has not come to
+// the end of its seed: when from > to only session/end-seed is missing.
+func (s *State) Seeding() (from, to uint64, open bool) {
+	if s.created == nil || s.created.SeedLength == 0 || s.endSeed >= s.created.SeedLength+1 {
+		return 0, 0, false
+	}
+	return s.seq + 1, s.created.SeedLength + 1, true
+}
+
+// TitleAttempt returns how many calls for a title were made since the last session/title: the next one's attempt is one
+// more.
+func (s *State) TitleAttempt() int64 { return s.titleAttempt }
+
+// AtBoundary reports whether a fork may start here: nothing is open, no turn, no compaction and no model call, and the
+// session is not closed, since nothing may follow that.
+func (s *State) AtBoundary() bool {
+	return s.seq > 0 && !s.closed && !s.turnOpen && s.compaction == nil && s.call == nil
+}
+
+// Usage returns what the provider reported for the loop's last answer that came with a report, and the sequence of its
+// assistant/message; 0 when there is none.
+func (s *State) Usage() (events.Usage, uint64) { return s.usage, s.usageSeq }
 
 // Header returns a copy of the header in force and its sequence, 0 when there is none.
 func (s *State) Header() (events.Header, uint64) {
@@ -138,7 +182,7 @@ func (s *State) Attempt() int64 { return s.attempt }
 func (s *State) Answered() bool { return s.answered }
 
 // Outcome says where the last step's model calls stand: the finish of its answer when it has one, how many tools that
-// answer called, and the failure of its last attempt when that failed. It is kept until the next step starts.
+// answer called, and the failure of its last attempt when that failed. It is kept until the next step or turn starts.
 func (s *State) Outcome() (finish events.Finish, tools int, failure events.Failure) {
 	return s.finish, len(s.tools), s.failure
 }
@@ -154,6 +198,7 @@ func (s *State) OpenCall() (stream events.LLMStream, seq uint64, answer Answer, 
 	}
 	stream = *s.call.stream
 	stream.Objects = slices.Clone(stream.Objects)
+	stream.Auxiliary = stream.Auxiliary.Clone()
 	return stream, s.call.streamSeq, s.call.answer.clone(), slices.Clone(s.call.chunks), true
 }
 
@@ -190,7 +235,7 @@ func (s *State) Nodes() []uint64 {
 func (s *State) Messages() Messages { return s.surface.messages() }
 
 // NewObjects returns the objects that came into use since the last llm/stream, in log order, each once: what the
-// next llm/stream must list.
+// next llm/stream of the loop must list. For an auxiliary one see [State.ObjectsOf].
 func (s *State) NewObjects() []objects.Ref { return slices.Clone(s.refs.fresh) }
 
 // Apply folds the next event into the state. It takes ownership of e: the caller must not change what e points to
@@ -228,7 +273,7 @@ func (s *State) apply(e *events.Event) error {
 		return err
 	}
 	s.seq, s.head = e.Seq, hash
-	return nil
+	return s.checkSeed(e)
 }
 
 func (s *State) refuse(e *events.Event, rule Rule, format string, args ...any) error {
@@ -253,6 +298,38 @@ func (s *State) seedBroken(e *events.Event) bool {
 	return false
 }
 
+// checkSeed follows the copied events of a fork as they were chained in the parent's log: they must end where a fork may
+// start, and add up to the hash that the fork names.
+func (s *State) checkSeed(e *events.Event) error {
+	last := s.created.SeedLength + 1
+	if e.Seq > last {
+		return nil
+	}
+	if e.Seq == last && !s.AtBoundary() {
+		return s.refuse(e, RuleSeed, "what was copied ends in the middle of a turn, a compaction or a model call, or closed the session")
+	}
+	p := &s.created.Parent
+	if *p == (events.Parent{}) {
+		return nil
+	}
+	if e.Seq == 1 {
+		s.seedHead = p.First
+	} else {
+		c := events.Event{
+			Seq: e.Seq, ID: e.ID, Time: e.Time, Prev: s.seedHead, Body: e.Body, Surface: e.Surface, Sources: e.Sources, Ignorable: e.Ignorable,
+		}
+		payload, err := events.Encode(&c)
+		if err != nil {
+			return s.refuse(e, RuleSeed, "it is no copy: %v", err)
+		}
+		s.seedHead = events.HashPayload(payload)
+	}
+	if e.Seq == last && (s.seedHead != p.Chain || p.Seq != last) {
+		return s.refuse(e, RuleSeed, "what was copied is not the log of session %s up to event %d", p.ID, p.Seq)
+	}
+	return nil
+}
+
 func (s *State) applyBody(e *events.Event) error {
 	switch b := e.Body.(type) {
 	case *events.SessionCreated:
@@ -267,10 +344,14 @@ func (s *State) applyBody(e *events.Event) error {
 	case *events.SessionEndSeed:
 		s.endSeed = e.Seq
 		s.claim, s.claimSeq, s.headerInstance = events.LoopClaimed{}, 0, false
+		s.inputs = inputs{} // the fork has an inbox of its own
 		return nil
 	case *events.SessionTitle:
-		s.title = b.Title
-		return nil
+		return s.applyTitle(e, b)
+	case *events.InputDropped:
+		return s.applyDropped(e, b)
+	case *events.TurnCancelled:
+		return s.applyCancelled(e, b)
 	case *events.SessionClosed:
 		return s.applyClosed(e, b)
 	case *events.LoopClaimed:
@@ -290,6 +371,8 @@ func (s *State) applyBody(e *events.Event) error {
 		return s.applyHeader(e, b)
 	case *events.RequestContext:
 		return s.applyContext(e, b)
+	case *events.RequestImages:
+		return s.applyImages(e, b)
 	}
 	return s.applyCallBody(e)
 }
@@ -306,9 +389,9 @@ func (s *State) applyCallBody(e *events.Event) error {
 	case *events.LLMFailed:
 		return s.applyFailed(e, b)
 	case *events.LLMRetry:
-		return s.applyRetry(e, b.Turn, b.Step)
+		return s.applyRetry(e, b)
 	case *events.LLMRetryStarted:
-		return s.applyRetry(e, b.Turn, b.Step)
+		return s.applyRetryStarted(e, b)
 	case *events.ToolCall:
 		return s.applyToolCall(e, b)
 	case *events.ToolResult:
@@ -316,9 +399,9 @@ func (s *State) applyCallBody(e *events.Event) error {
 	case *events.CompactionStart:
 		return s.applyCompactionStart(e, b)
 	case *events.CompactionSummary:
-		return s.applyCompactionPart(e, b.CompactionID, false)
+		return s.applyCompactionSummary(e, b)
 	case *events.CompactionEnd:
-		return s.applyCompactionPart(e, b.CompactionID, true)
+		return s.applyCompactionEnd(e, b)
 	case *events.CompactionPrune, *events.ApprovalAsked, *events.ApprovalDecided, *events.Unknown:
 		return nil
 	}

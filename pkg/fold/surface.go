@@ -64,6 +64,38 @@ func (f *surface) push(n node) {
 	}
 }
 
+// ToolResult returns a copy of the tool/result that is the surface node with that sequence; ok is false when there is no
+// such node.
+func (s *State) ToolResult(seq uint64) (r events.ToolResult, ok bool) {
+	i := s.surface.index(seq)
+	if i < 0 {
+		return r, false
+	}
+	b, ok := s.surface.nodes[i].body.(*events.ToolResult)
+	if !ok {
+		return r, false
+	}
+	r = *b
+	r.Message = b.Message.Clone()
+	r.Contexts = slices.Clone(b.Contexts)
+	return r, true
+}
+
+// run returns the positions [lo,hi] that a region names.
+func (f *surface) run(r events.Region) (lo, hi int, ok bool) {
+	lo, hi = f.index(r.Start), f.index(r.End)
+	return lo, hi, lo >= 0 && hi >= lo
+}
+
+// seqs returns the sequences of the nodes [lo,hi].
+func (f *surface) seqs(lo, hi int) []uint64 {
+	out := make([]uint64, 0, hi-lo+1)
+	for _, n := range f.nodes[lo : hi+1] {
+		out = append(out, n.seq)
+	}
+	return out
+}
+
 // index returns the position of the node with the sequence, or -1.
 func (f *surface) index(seq uint64) int {
 	return slices.IndexFunc(f.nodes, func(n node) bool { return n.seq == seq })
@@ -100,8 +132,8 @@ func (s *State) region(e *events.Event) (lo, hi int, err error) {
 		return 0, 0, s.refuse(e, RuleReplace, "a model call is open")
 	}
 	r := e.Surface.Region
-	lo, hi = s.surface.index(r.Start), s.surface.index(r.End)
-	if lo < 0 || hi < 0 || lo > hi {
+	lo, hi, ok := s.surface.run(r)
+	if !ok {
 		return 0, 0, s.refuse(e, RuleReplace, "%d..%d is no run of surface nodes", r.Start, r.End)
 	}
 	cited := slices.Sorted(slices.Values(e.Sources))
@@ -118,17 +150,26 @@ func (s *State) replace(e *events.Event, m *events.Message) error {
 	if err != nil {
 		return err
 	}
-	if err := s.balanced(e, lo, hi); err != nil {
+	if err := s.balanced(e, RuleReplace, lo, hi); err != nil {
 		return err
 	}
-	s.surface.replace(lo, hi, nodeOf(e))
+	if err := s.placeSummary(e, m); err != nil {
+		return err
+	}
+	s.rewrite(lo, hi, e)
 	s.refs.add(m.Refs(nil))
 	return nil
 }
 
+// rewrite puts e in the place of the nodes [lo,hi] and forgets the contexts that went with them.
+func (s *State) rewrite(lo, hi int, e *events.Event) {
+	s.forget(s.surface.nodes[lo : hi+1])
+	s.surface.replace(lo, hi, nodeOf(e))
+}
+
 // balanced refuses to shadow a tool call without its result, or the other way round: no provider takes such a
 // history.
-func (s *State) balanced(e *events.Event, lo, hi int) error {
+func (s *State) balanced(e *events.Event, rule Rule, lo, hi int) error {
 	var open []string
 	for _, n := range s.surface.nodes[lo : hi+1] {
 		if n.message == nil {
@@ -141,7 +182,7 @@ func (s *State) balanced(e *events.Event, lo, hi int) error {
 			case events.BlockToolResult:
 				k := slices.Index(open, c.ToolCallID)
 				if k < 0 {
-					return s.refuse(e, RuleReplace, "it shadows the result of call %q without the call", c.ToolCallID)
+					return s.refuse(e, rule, "it shadows the result of call %q without the call", c.ToolCallID)
 				}
 				open = slices.Delete(open, k, k+1)
 			default: // nothing to balance
@@ -149,7 +190,7 @@ func (s *State) balanced(e *events.Event, lo, hi int) error {
 		}
 	}
 	if len(open) > 0 {
-		return s.refuse(e, RuleReplace, "it shadows call %q without its result", open[0])
+		return s.refuse(e, rule, "it shadows call %q without its result", open[0])
 	}
 	return nil
 }
@@ -157,6 +198,9 @@ func (s *State) balanced(e *events.Event, lo, hi int) error {
 // replaceResult handles a tool result that takes the place of another: it rewrites exactly one result and only its
 // content. What it holds for programs may go.
 func (s *State) replaceResult(e *events.Event, b *events.ToolResult) error {
+	if err := s.notCompacting(e); err != nil {
+		return err
+	}
 	lo, hi, err := s.region(e)
 	if err != nil {
 		return err
@@ -165,11 +209,14 @@ func (s *State) replaceResult(e *events.Event, b *events.ToolResult) error {
 	if lo != hi || !ok {
 		return s.refuse(e, RuleReplace, "a tool result replaces exactly one tool result")
 	}
+	if len(b.Contexts) > 0 {
+		return s.refuse(e, RuleReplace, "a replacement adds no context")
+	}
 	if b.Turn != old.Turn || b.Step != old.Step || b.CallID() != old.CallID() || b.Message.ID != old.Message.ID ||
 		b.Message.Source != old.Message.Source || b.Message.Content[0].IsError != old.Message.Content[0].IsError || b.Error != old.Error {
 		return s.refuse(e, RuleReplace, "it must keep everything of the result of event %d but its content", s.surface.nodes[lo].seq)
 	}
-	s.surface.replace(lo, hi, nodeOf(e))
+	s.rewrite(lo, hi, e)
 	s.refs.add(b.Message.Refs(nil))
 	return nil
 }

@@ -6,15 +6,16 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/refold-dev/refold/pkg/events"
+	"github.com/refold-dev/refold/pkg/objects"
 )
 
 // Types returns every type that this version knows, in the order of its documentation.
 func Types() []events.Type {
 	return []events.Type{
 		events.TypeSessionCreated, events.TypeSessionConfigured, events.TypeSessionEndSeed, events.TypeSessionTitle,
-		events.TypeSessionClosed, events.TypeLoopClaimed, events.TypeTurnStart, events.TypeTurnEnd, events.TypeStepStart,
-		events.TypeStepEnd, events.TypeUserMessage, events.TypeRequestHeader, events.TypeRequestContext,
-		events.TypeLLMStream, events.TypeLLMFailed, events.TypeLLMRetry, events.TypeLLMRetryStarted,
+		events.TypeSessionClosed, events.TypeInputDropped, events.TypeLoopClaimed, events.TypeTurnStart, events.TypeTurnEnd,
+		events.TypeTurnCancelled, events.TypeStepStart, events.TypeStepEnd, events.TypeUserMessage, events.TypeRequestHeader,
+		events.TypeRequestContext, events.TypeRequestImages, events.TypeLLMStream, events.TypeLLMFailed, events.TypeLLMRetry, events.TypeLLMRetryStarted,
 		events.TypeAssistantChunk, events.TypeAssistantMessage, events.TypeToolCall, events.TypeToolResult,
 		events.TypeCompactionStart, events.TypeCompactionSummary, events.TypeCompactionEnd, events.TypeCompactionPrune,
 		events.TypeApprovalAsked, events.TypeApprovalDecided,
@@ -88,19 +89,27 @@ func sessionBodies() map[events.Type]func(*rapid.T) events.Body {
 				DelegationDepth: maybe(t, Count(), "depth"),
 			}
 			if rapid.Bool().Draw(t, "fork") {
-				b.Parent = events.Parent{ID: ID().Draw(t, "parent"), Seq: Seq().Draw(t, "parent seq"), Chain: Hash().Draw(t, "chain")}
+				b.Parent = events.Parent{
+					ID: ID().Draw(t, "parent"), Seq: Seq().Draw(t, "parent seq"),
+					Chain: Hash().Draw(t, "chain"), First: Hash().Draw(t, "first"),
+				}
 				b.SeedLength = maybe(t, Seq(), "seedLength")
 			}
 			return b
 		},
 		events.TypeSessionConfigured: func(t *rapid.T) events.Body {
-			return &events.SessionConfigured{Options: Options().Draw(t, "options"), InboxSeq: maybe(t, Seq(), "inboxSeq")}
+			return &events.SessionConfigured{Options: Options().Draw(t, "options"), Claim: maybe(t, Claim(), "claim")}
 		},
 		events.TypeSessionTitle: func(t *rapid.T) events.Body {
 			return &events.SessionTitle{Title: Text().Draw(t, "title")}
 		},
 		events.TypeSessionClosed: func(t *rapid.T) events.Body {
-			return &events.SessionClosed{Reason: Text().Draw(t, "reason"), InboxSeq: maybe(t, Seq(), "inboxSeq")}
+			return &events.SessionClosed{Reason: Text().Draw(t, "reason"), Claim: maybe(t, Claim(), "claim")}
+		},
+		events.TypeInputDropped: func(t *rapid.T) events.Body {
+			return &events.InputDropped{
+				Claim: Claim().Draw(t, "claim"), Kind: rapid.SampledFrom(InputKinds()).Draw(t, "kind"), Cause: Text().Draw(t, "cause"),
+			}
 		},
 		events.TypeLoopClaimed: func(t *rapid.T) events.Body {
 			reasons := []events.ClaimReason{events.ClaimCreated, events.ClaimResumed, events.ClaimTakeover}
@@ -129,6 +138,12 @@ func turnBodies() map[events.Type]func(*rapid.T) events.Body {
 			return &events.TurnStart{Turn: turn(t)}
 		},
 		events.TypeTurnEnd: turnEnd,
+		events.TypeTurnCancelled: func(t *rapid.T) events.Body {
+			return &events.TurnCancelled{
+				Turn: maybe(t, Ordinal(), "turn"), Cause: Text().Draw(t, "cause"),
+				KeepQueue: rapid.Bool().Draw(t, "keepQueue"), Claim: maybe(t, Claim(), "claim"),
+			}
+		},
 		events.TypeStepStart: func(t *rapid.T) events.Body {
 			return &events.StepStart{Turn: turn(t), Step: step(t)}
 		},
@@ -136,7 +151,13 @@ func turnBodies() map[events.Type]func(*rapid.T) events.Body {
 			return &events.StepEnd{Turn: turn(t), Step: step(t)}
 		},
 		events.TypeUserMessage: func(t *rapid.T) events.Body {
-			return &events.UserMessage{Message: UserText().Draw(t, "message"), InboxSeq: maybe(t, Seq(), "inboxSeq")}
+			b := &events.UserMessage{Message: UserContent().Draw(t, "message"), InboxSeq: maybe(t, Seq(), "inboxSeq")}
+			if b.InboxSeq != 0 {
+				b.Message.ID = string(ID().Draw(t, "input"))
+				deliveries := []events.Delivery{events.DeliveryPrompt, events.DeliverySteer, events.DeliveryInject}
+				b.Delivery = rapid.SampledFrom(deliveries).Draw(t, "delivery")
+			}
+			return b
 		},
 		events.TypeToolCall: func(t *rapid.T) events.Body {
 			return &events.ToolCall{
@@ -146,8 +167,12 @@ func turnBodies() map[events.Type]func(*rapid.T) events.Body {
 		},
 		events.TypeToolResult: func(t *rapid.T) events.Body {
 			b := &events.ToolResult{Turn: turn(t), Step: step(t), Message: Result().Draw(t, "message"), Meta: maybe(t, RawJSON(), "meta")}
+			b.Contexts = some(t, addedContext(), 0, 3, "contexts")
 			if rapid.Bool().Draw(t, "failed") {
-				codes := []events.ToolErrorCode{events.ToolNotStarted, events.ToolOutcomeUnknown, "DISK_FULL"}
+				codes := []events.ToolErrorCode{
+					events.ToolNotStarted, events.ToolOutcomeUnknown, events.ToolTimeout, events.ToolCancelled, events.ToolDenied,
+					"DISK_FULL",
+				}
 				b.Error = events.ToolError{Code: rapid.SampledFrom(codes).Draw(t, "code"), Message: maybe(t, Text(), "error")}
 			}
 			return b
@@ -181,25 +206,34 @@ func llmBodies() map[events.Type]func(*rapid.T) events.Body {
 				Provider: Text().Draw(t, "provider"), Model: Text().Draw(t, "model"), ContextWindow: maybe(t, Ordinal(), "window"),
 			}
 		},
+		events.TypeRequestImages: func(t *rapid.T) events.Body {
+			image := func(i events.ImageShown) objects.Digest { return i.Image }
+			return &events.RequestImages{Images: rapid.SliceOfNDistinct(ImageShown(), 1, 3, image).Draw(t, "images")}
+		},
 		events.TypeLLMStream: stream,
 		events.TypeLLMFailed: func(t *rapid.T) events.Body {
-			b := &events.LLMFailed{Turn: turn(t), Step: step(t), Attempt: Ordinal().Draw(t, "attempt"), Failure: Failure().Draw(t, "failure")}
+			b := &events.LLMFailed{Attempt: Ordinal().Draw(t, "attempt"), Failure: Failure().Draw(t, "failure")}
+			b.Turn, b.Step = place(t)
 			b.UsageReported, b.Usage = optUsage(t)
 			return b
 		},
 		events.TypeLLMRetry: func(t *rapid.T) events.Body {
-			return &events.LLMRetry{
-				Turn: turn(t), Step: step(t), RetryID: Text().Draw(t, "retryId"), Retry: Ordinal().Draw(t, "retry"),
-				MaxRetries: maybe(t, Ordinal(), "maxRetries"), DelayMs: Count().Draw(t, "delay"), Failure: Failure().Draw(t, "failure"),
+			b := &events.LLMRetry{
+				RetryID: Text().Draw(t, "retryId"), Retry: Ordinal().Draw(t, "retry"), MaxRetries: maybe(t, Ordinal(), "maxRetries"),
+				DelayMs: Count().Draw(t, "delay"), Failure: Failure().Draw(t, "failure"),
 			}
+			b.Turn, b.Step = place(t)
+			return b
 		},
 		events.TypeLLMRetryStarted: func(t *rapid.T) events.Body {
-			return &events.LLMRetryStarted{Turn: turn(t), Step: step(t), RetryID: Text().Draw(t, "retryId"), Retry: Ordinal().Draw(t, "retry")}
+			b := &events.LLMRetryStarted{RetryID: Text().Draw(t, "retryId"), Retry: Ordinal().Draw(t, "retry")}
+			b.Turn, b.Step = place(t)
+			return b
 		},
 		events.TypeAssistantChunk: func(t *rapid.T) events.Body {
-			return &events.AssistantChunk{
-				Turn: turn(t), Step: step(t), Attempt: Ordinal().Draw(t, "attempt"), Chunks: some(t, Chunk(), 1, 5, "chunks"),
-			}
+			b := &events.AssistantChunk{Attempt: Ordinal().Draw(t, "attempt"), Chunks: some(t, Chunk(), 1, 5, "chunks")}
+			b.Turn, b.Step = place(t)
+			return b
 		},
 		events.TypeAssistantMessage: func(t *rapid.T) events.Body {
 			b := &events.AssistantMessage{
@@ -214,9 +248,7 @@ func llmBodies() map[events.Type]func(*rapid.T) events.Body {
 
 func stream(t *rapid.T) events.Body {
 	purposes := []events.Purpose{events.PurposeLoop, events.PurposeCompaction, events.PurposeTitle}
-	return &events.LLMStream{
-		Turn:    Ordinal().Draw(t, "turn"),
-		Step:    Ordinal().Draw(t, "step"),
+	b := &events.LLMStream{
 		Attempt: Ordinal().Draw(t, "attempt"),
 		Purpose: rapid.SampledFrom(purposes).Draw(t, "purpose"),
 		Header:  Seq().Draw(t, "header"),
@@ -227,6 +259,16 @@ func stream(t *rapid.T) events.Body {
 		Body:    events.BodyDigest{Bytes: Count().Draw(t, "bytes"), SHA256: Hash().Draw(t, "sha256")},
 		Objects: some(t, Ref(), 0, 3, "objects"),
 	}
+	if b.Purpose == events.PurposeLoop {
+		b.Turn, b.Step = turn(t), step(t)
+		return b
+	}
+	b.Turn, b.Step = place(t)
+	b.Auxiliary = &events.Auxiliary{
+		Config: Config().Draw(t, "config"), Region: maybe(t, rapid.Custom(region), "region"),
+		Directive: some(t, TextBlock(), 0, 2, "directive"),
+	}
+	return b
 }
 
 func optUsage(t *rapid.T) (bool, events.Usage) {
@@ -239,7 +281,11 @@ func optUsage(t *rapid.T) (bool, events.Usage) {
 func compactionBodies() map[events.Type]func(*rapid.T) events.Body {
 	return map[events.Type]func(*rapid.T) events.Body{
 		events.TypeCompactionStart: func(t *rapid.T) events.Body {
-			return &events.CompactionStart{CompactionID: compactionID(t), Turn: maybe(t, Ordinal(), "turn")}
+			reasons := []events.CompactionReason{"", events.CompactionPressure, events.CompactionCommand, events.CompactionOverflow}
+			return &events.CompactionStart{
+				CompactionID: compactionID(t), Turn: maybe(t, Ordinal(), "turn"),
+				Reason: rapid.SampledFrom(reasons).Draw(t, "reason"), Claim: maybe(t, Claim(), "claim"),
+			}
 		},
 		events.TypeCompactionSummary: func(t *rapid.T) events.Body {
 			b := &events.CompactionSummary{
@@ -271,28 +317,17 @@ func turn(t *rapid.T) int64 { return Ordinal().Draw(t, "turn") }
 
 func step(t *rapid.T) int64 { return Ordinal().Draw(t, "step") }
 
+// place draws where a call stands: in a step, in a turn between steps (step 0), or outside of any turn (both 0).
+func place(t *rapid.T) (turn, step int64) {
+	turn = maybe(t, Ordinal(), "turn")
+	if turn > 0 {
+		step = maybe(t, Ordinal(), "step")
+	}
+	return turn, step
+}
+
 func compactionID(t *rapid.T) string { return NonEmptyText().Draw(t, "compactionId") }
 
 func region(t *rapid.T) events.Region {
 	return events.Region{Start: Seq().Draw(t, "start"), End: Seq().Draw(t, "end")}
-}
-
-// Input generates a valid input of any kind.
-func Input() *rapid.Generator[events.Input] {
-	kinds := []events.InputKind{events.InputPrompt, events.InputConfigure, events.InputClose}
-	return rapid.Custom(func(t *rapid.T) events.Input {
-		in := events.Input{ID: ID().Draw(t, "id"), Time: Count().Draw(t, "time"), Kind: rapid.SampledFrom(kinds).Draw(t, "kind")}
-		switch in.Kind {
-		case events.InputPrompt:
-			in.Content = some(t, TextBlock(), 1, 3, "content")
-			in.Options = Options().Draw(t, "options")
-			in.Labels = Labels().Draw(t, "labels")
-			in.Cwd = maybe(t, Text(), "cwd")
-		case events.InputConfigure:
-			in.Options = Options().Draw(t, "options")
-		case events.InputClose:
-			in.Reason = Text().Draw(t, "reason")
-		}
-		return in
-	})
 }

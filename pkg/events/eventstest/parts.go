@@ -85,6 +85,7 @@ func Options() *rapid.Generator[events.Options] {
 			Temperature:     Number().Draw(t, "temperature"),
 			Stop:            some(t, Text(), 0, 3, "stop"),
 			Tools:           some(t, Text(), 0, 3, "tools"),
+			MaxSteps:        maybe(t, Ordinal(), "maxSteps"),
 		}
 		o.System, o.SystemObject = textOrRef(t, "system")
 		return o
@@ -108,6 +109,61 @@ func TextBlock() *rapid.Generator[events.Block] {
 	})
 }
 
+// ImageBlock generates an image block.
+func ImageBlock() *rapid.Generator[events.Block] {
+	return rapid.Custom(func(t *rapid.T) events.Block {
+		return events.Block{
+			Type: events.BlockImage, Object: ImageRef().Draw(t, "object"),
+			Width: Ordinal().Draw(t, "width"), Height: Ordinal().Draw(t, "height"), Name: maybe(t, Text(), "name"),
+		}
+	})
+}
+
+// ImageRef generates a reference to an image.
+func ImageRef() *rapid.Generator[objects.Ref] {
+	return rapid.Custom(func(t *rapid.T) objects.Ref {
+		r := Ref().Draw(t, "ref")
+		r.MediaType = rapid.SampledFrom(events.ImageMediaTypes()).Draw(t, "image type")
+		return r
+	})
+}
+
+// ImageShown generates how an image is shown.
+func ImageShown() *rapid.Generator[events.ImageShown] {
+	forms := []events.ImageForm{events.ImageInline, events.ImageFile, events.ImageText}
+	return rapid.Custom(func(t *rapid.T) events.ImageShown {
+		i := events.ImageShown{
+			Image: objects.Digest(Hash().Draw(t, "image")), As: rapid.SampledFrom(forms).Draw(t, "as"),
+			Label: maybe(t, Text(), "label"),
+		}
+		switch i.As {
+		case events.ImageInline:
+			i.Object = ImageRef().Draw(t, "object")
+		case events.ImageFile:
+			i.FileID = NonEmptyText().Draw(t, "fileId")
+		case events.ImageText:
+			i.Label = NonEmptyText().Draw(t, "placeholder")
+		}
+		if rapid.Bool().Draw(t, "size") {
+			i.Width, i.Height = Ordinal().Draw(t, "width"), Ordinal().Draw(t, "height")
+		}
+		return i
+	})
+}
+
+// Claim generates the claim of an input.
+func Claim() *rapid.Generator[events.Claim] {
+	return rapid.Custom(func(t *rapid.T) events.Claim {
+		return events.Claim{InboxSeq: Seq().Draw(t, "inboxSeq"), InputID: ID().Draw(t, "inputId")}
+	})
+}
+
+func addedContext() *rapid.Generator[events.AddedContext] {
+	return rapid.Custom(func(t *rapid.T) events.AddedContext {
+		return events.AddedContext{Plugin: NonEmptyText().Draw(t, "plugin"), Text: Text().Draw(t, "text")}
+	})
+}
+
 // Block generates a block of one of the given types.
 func Block(types ...events.BlockType) *rapid.Generator[events.Block] {
 	return rapid.Custom(func(t *rapid.T) events.Block {
@@ -115,6 +171,8 @@ func Block(types ...events.BlockType) *rapid.Generator[events.Block] {
 		switch b.Type {
 		case events.BlockText:
 			return TextBlock().Draw(t, "block")
+		case events.BlockImage:
+			return ImageBlock().Draw(t, "block")
 		case events.BlockReasoning:
 			b.Text = Text().Draw(t, "text")
 		case events.BlockToolCall:
@@ -123,7 +181,7 @@ func Block(types ...events.BlockType) *rapid.Generator[events.Block] {
 			b.Arguments = Text().Draw(t, "arguments")
 		case events.BlockToolResult:
 			b.ToolCallID = NonEmptyText().Draw(t, "toolCallId")
-			b.Content = some(t, TextBlock(), 0, 3, "content")
+			b.Content = some(t, Block(events.BlockText, events.BlockImage), 0, 3, "content")
 			b.IsError = rapid.Bool().Draw(t, "isError")
 		}
 		return b
@@ -146,9 +204,9 @@ func source() *rapid.Generator[events.Source] {
 	})
 }
 
-// UserText generates a message that a user/message event may hold.
-func UserText() *rapid.Generator[events.Message] {
-	return message(events.RoleUser, 0, 3, events.BlockText)
+// UserContent generates a message that a user/message event may hold.
+func UserContent() *rapid.Generator[events.Message] {
+	return message(events.RoleUser, 0, 3, events.BlockText, events.BlockImage)
 }
 
 // Answer generates a message that an assistant/message event may hold.

@@ -22,7 +22,11 @@ type View struct {
 	Surface    events.SurfacePosition // where the surface stands
 	Messages   []events.Message       // what the surface shows, in surface order
 	NewObjects []objects.Ref          // those that came into use since the last llm/stream, in log order, each once
-	Input      uint64                 // the highest inbox sequence claimed
+	Inputs     Inputs                 // what was claimed of the inbox
+	Owed       []Owed                 // the context that has to enter before the next call of the loop, in order
+	Images     []events.ImageShown    // how images are shown, in the order in which they were first named
+	ImagesOver int64                  // how many events changed how an image is shown
+	Sections   []events.Message       // the newest message of each context that still stands on the surface, in log order
 	Turn, Step int64                  // the last ones started, Step in Turn; 0 before the first
 }
 
@@ -45,13 +49,16 @@ func Fold(log []events.Event) (View, error) {
 		v.Surface.Last = nodes[len(nodes)-1]
 	}
 	for _, seq := range nodes {
-		if m := messageOf(find(log, seq)); m != nil && len(m.Content) > 0 {
+		if m := shown(find(log, seq)); m != nil {
 			v.Messages = append(v.Messages, m.Clone())
 		}
 	}
 	v.Header, v.HeaderSeq = header(log)
 	v.NewObjects = newObjects(log)
-	v.Input = input(log)
+	v.Inputs = inputs(log)
+	v.Owed = owed(log)
+	v.Images, v.ImagesOver = images(log)
+	v.Sections = sections(log, nodes)
 	v.Turn, v.Step = position(log)
 	return v, nil
 }
@@ -96,6 +103,14 @@ func messageOf(e *events.Event) *events.Message {
 	return nil
 }
 
+// shown returns the message of e as the model sees it: nil for an answer that says nothing.
+func shown(e *events.Event) *events.Message {
+	if b, ok := e.Body.(*events.AssistantMessage); ok && len(b.Message.Content) == 0 {
+		return nil
+	}
+	return messageOf(e)
+}
+
 // header returns the last header recorded.
 func header(log []events.Event) (events.Header, uint64) {
 	for _, e := range slices.Backward(log) {
@@ -108,61 +123,58 @@ func header(log []events.Event) (events.Header, uint64) {
 
 // newObjects returns the objects that are named behind the last llm/stream and nowhere before it.
 func newObjects(log []events.Event) []objects.Ref {
-	last := 0
+	split := 0
 	for i := range log {
 		if _, ok := log[i].Body.(*events.LLMStream); ok {
-			last = i
+			split = i + 1
 		}
 	}
-	old := named(log[:last])
-	var fresh []objects.Ref
-	for _, ref := range named(log[last:]) {
-		if !slices.Contains(old, ref) && !slices.Contains(fresh, ref) {
-			fresh = append(fresh, ref)
-		}
-	}
-	return fresh
+	return fresh(named(log[:split]), named(log[split:]))
 }
 
-// named returns the objects that headers and messages name, in log order, as often as they do.
-func named(log []events.Event) []objects.Ref {
-	var refs []objects.Ref
-	add := func(ref objects.Ref) {
-		if ref != (objects.Ref{}) {
-			refs = append(refs, ref)
+// fresh returns those of refs that are not in old, each once.
+func fresh(old, refs []objects.Ref) []objects.Ref {
+	var out []objects.Ref
+	for _, ref := range refs {
+		if ref != (objects.Ref{}) && !slices.Contains(old, ref) && !slices.Contains(out, ref) {
+			out = append(out, ref)
 		}
 	}
+	return out
+}
+
+// named returns the objects that headers, messages, images and directives name, in log order, as often as they do. A
+// zero reference among them means nothing.
+func named(log []events.Event) []objects.Ref {
+	var refs []objects.Ref
 	for i := range log {
-		if b, ok := log[i].Body.(*events.RequestHeader); ok {
-			add(b.Header.SystemObject)
-			add(b.Header.ToolsObject)
+		switch b := log[i].Body.(type) {
+		case *events.RequestHeader:
+			refs = append(refs, b.Header.SystemObject, b.Header.ToolsObject)
+		case *events.RequestImages:
+			for _, image := range b.Images {
+				refs = append(refs, image.Object)
+			}
+		case *events.LLMStream:
+			if b.Auxiliary != nil {
+				refs = append(refs, blocks(b.Auxiliary.Directive)...)
+			}
 		}
 		if m := messageOf(&log[i]); m != nil {
-			for _, block := range m.Content {
-				add(block.Object)
-				for _, inner := range block.Content {
-					add(inner.Object)
-				}
-			}
+			refs = append(refs, blocks(m.Content)...)
 		}
 	}
 	return refs
 }
 
-// input returns the highest inbox sequence that an event names.
-func input(log []events.Event) uint64 {
-	var highest uint64
-	for i := range log {
-		switch b := log[i].Body.(type) {
-		case *events.UserMessage:
-			highest = max(highest, b.InboxSeq)
-		case *events.SessionConfigured:
-			highest = max(highest, b.InboxSeq)
-		case *events.SessionClosed:
-			highest = max(highest, b.InboxSeq)
-		}
+// blocks returns the objects of the content, in order.
+func blocks(content []events.Block) []objects.Ref {
+	var refs []objects.Ref
+	for _, block := range content {
+		refs = append(refs, block.Object)
+		refs = append(refs, blocks(block.Content)...)
 	}
-	return highest
+	return refs
 }
 
 // position returns the last turn, and its last step.

@@ -42,7 +42,7 @@ func (l *Log) Claimed(reason events.ClaimReason) uint64 {
 
 // Configured appends session/configured, which claims the next input.
 func (l *Log) Configured(o events.Options) uint64 {
-	return l.Append(&events.SessionConfigured{Options: o, InboxSeq: l.State.Input() + 1})
+	return l.Append(&events.SessionConfigured{Options: o, Claim: l.NextClaim()})
 }
 
 // Title appends session/title.
@@ -57,13 +57,16 @@ func (l *Log) TurnStart() uint64 {
 	return l.Append(&events.TurnStart{Turn: turn + 1})
 }
 
-// TurnEnd appends turn/end.
+// TurnEnd appends turn/end. An aborted turn ends with the cause of its cancel, or "user".
 func (l *Log) TurnEnd(kind events.TurnEndKind) uint64 {
 	turn, _ := l.State.Turn()
 	b := &events.TurnEnd{Turn: turn, Kind: kind}
 	switch kind {
 	case events.TurnAborted, events.TurnBlocked:
 		b.Cause = "user"
+		if c, ok := l.State.Cancelled(); ok {
+			b.Cause = c.Cause
+		}
 	case events.TurnError:
 		b.Failure = failure(events.FailureServer)
 	case events.TurnCompleted, events.TurnMaxTokens, events.TurnInterrupted:
@@ -90,15 +93,65 @@ func (l *Log) at() (turn, step int64) {
 	return turn, step
 }
 
-// User appends a user/message of text blocks that claims the next input.
+// User appends a user/message of text blocks that claims the next input: as the turn's prompt where that may enter,
+// otherwise as a steer.
 func (l *Log) User(texts ...string) uint64 { return l.UserBlocks(textBlocks(texts)...) }
 
 // UserBlocks is User for any blocks that a user message may hold.
 func (l *Log) UserBlocks(blocks ...events.Block) uint64 {
-	return l.Append(&events.UserMessage{
-		Message:  l.userMessage(events.Source{Kind: events.SourceUser}, blocks),
-		InboxSeq: l.State.Input() + 1,
-	})
+	delivery := events.DeliverySteer
+	if _, step := l.at(); step == 1 && !l.State.Prompted() {
+		delivery = events.DeliveryPrompt
+	}
+	return l.Append(l.InputBody(delivery, blocks...))
+}
+
+// InputBody returns the user/message that claims the next input, which came in the way given.
+func (l *Log) InputBody(delivery events.Delivery, blocks ...events.Block) *events.UserMessage {
+	c := l.NextClaim()
+	m := l.userMessage(events.Source{Kind: events.SourceUser}, blocks)
+	m.ID = string(c.InputID)
+	return &events.UserMessage{Message: m, InboxSeq: c.InboxSeq, Delivery: delivery}
+}
+
+// Steer appends a user/message of text blocks that claims the next input, a steer.
+func (l *Log) Steer(texts ...string) uint64 {
+	return l.Append(l.InputBody(events.DeliverySteer, textBlocks(texts)...))
+}
+
+// InjectInput appends a user/message of text blocks that claims the next input, an inject.
+func (l *Log) InjectInput(texts ...string) uint64 {
+	return l.Append(l.InputBody(events.DeliveryInject, textBlocks(texts)...))
+}
+
+// Section appends a user/message of the context with the name.
+func (l *Log) Section(name, text string) uint64 {
+	source := events.Source{Kind: events.SourceContext, Plugin: name}
+	return l.Append(&events.UserMessage{Message: l.userMessage(source, textBlocks([]string{text}))})
+}
+
+// PayContexts appends every context that tools' results owe.
+func (l *Log) PayContexts() {
+	for _, o := range l.State.Owed() {
+		body, citing := l.OwedBody(o)
+		l.Append(body, citing)
+	}
+}
+
+// OwedBody returns the user/message that a tool's result owes, and the event that it cites.
+func (l *Log) OwedBody(o fold.OwedContext) (*events.UserMessage, Option) {
+	source := events.Source{Kind: events.SourcePlugin, Plugin: o.Plugin}
+	return &events.UserMessage{Message: l.userMessage(source, textBlocks([]string{o.Text}))}, Citing(o.Result)
+}
+
+// Cancel appends turn/cancelled, which claims the next input.
+func (l *Log) Cancel(cause string, keepQueue bool) uint64 {
+	return l.Append(&events.TurnCancelled{Turn: l.openTurn(), Cause: cause, KeepQueue: keepQueue, Claim: l.NextClaim()})
+}
+
+// Dropped appends input/dropped for the next input.
+func (l *Log) Dropped(kind events.InputKind, cause string) uint64 {
+	return l.Append(&events.InputDropped{Claim: l.NextClaim(), Kind: kind, Cause: cause})
 }
 
 // Inject appends a user/message that a plugin adds, which claims no input.
@@ -142,7 +195,15 @@ func (l *Log) Context(window int64) uint64 {
 
 // StreamBody returns the llm/stream that the log calls for.
 func (l *Log) StreamBody() *events.LLMStream {
-	request, err := l.State.Request()
+	turn, step := l.at()
+	b := &events.LLMStream{Turn: turn, Step: step, Attempt: l.State.Attempt() + 1, Purpose: events.PurposeLoop}
+	l.fill(b)
+	return b
+}
+
+// fill sets what follows from the request that b is for.
+func (l *Log) fill(b *events.LLMStream) {
+	request, err := l.State.RequestOf(b)
 	if err != nil {
 		panic(fmt.Errorf("foldtest: %w", err))
 	}
@@ -150,22 +211,27 @@ func (l *Log) StreamBody() *events.LLMStream {
 	if body == nil {
 		body = NoBody
 	}
-	turn, step := l.at()
-	b := &events.LLMStream{
-		Turn: turn, Step: step, Attempt: l.State.Attempt() + 1, Purpose: events.PurposeLoop,
-		Header: request.HeaderSeq, Surface: request.Surface, Objects: l.State.NewObjects(),
-	}
+	b.Header, b.Surface, b.Objects = request.HeaderSeq, request.Surface, l.State.ObjectsOf(b)
 	b.Codec, b.Body = body(&request, l.Objects)
-	return b
 }
 
 // Stream appends llm/stream.
 func (l *Log) Stream() uint64 { return l.Append(l.StreamBody()) }
 
-// Chunks appends one assistant/chunk with the chunks given.
+// Chunks appends one assistant/chunk with the chunks given, of the open call.
 func (l *Log) Chunks(chunks ...events.Chunk) uint64 {
-	turn, step := l.at()
-	return l.Append(&events.AssistantChunk{Turn: turn, Step: step, Attempt: l.State.Attempt(), Chunks: chunks})
+	b := l.open()
+	return l.Append(&events.AssistantChunk{Turn: b.Turn, Step: b.Step, Attempt: b.Attempt, Chunks: chunks})
+}
+
+// open returns the llm/stream of the open call, the last one when none is.
+func (l *Log) open() *events.LLMStream {
+	for _, e := range slices.Backward(l.Events) {
+		if b, ok := e.Body.(*events.LLMStream); ok {
+			return b
+		}
+	}
+	panic("foldtest: no model call was made")
 }
 
 // AnswerBody returns the assistant/message that the open call's chunks add up to, and the events that it cites.
@@ -195,20 +261,32 @@ func (l *Log) Answer() uint64 {
 
 // Failed appends llm/failed for the open call.
 func (l *Log) Failed(code events.FailureCode) uint64 {
-	turn, step := l.at()
-	return l.Append(&events.LLMFailed{Turn: turn, Step: step, Attempt: l.State.Attempt(), Failure: failure(code)})
+	b := l.open()
+	return l.Append(&events.LLMFailed{Turn: b.Turn, Step: b.Step, Attempt: b.Attempt, Failure: failure(code)})
 }
 
 // Retry appends llm/retry and llm/retry-started.
 func (l *Log) Retry() uint64 {
-	turn, step := l.at()
-	id := fmt.Sprintf("retry-%d", l.Len()+1)
-	retry := l.State.Attempt()
-	l.Append(&events.LLMRetry{
-		Turn: turn, Step: step, RetryID: id, Retry: retry, MaxRetries: 10, DelayMs: 250 << min(retry, 6),
-		Failure: failure(events.FailureServer),
+	l.RetryScheduled()
+	return l.RetryStarted()
+}
+
+// RetryScheduled appends llm/retry for the last call.
+func (l *Log) RetryScheduled() uint64 {
+	b := l.open()
+	return l.Append(&events.LLMRetry{
+		Turn: b.Turn, Step: b.Step, RetryID: fmt.Sprintf("retry-%d", l.Len()+1), Retry: b.Attempt, MaxRetries: 10,
+		DelayMs: 250 << min(b.Attempt, 6), Failure: failure(events.FailureServer),
 	})
-	return l.Append(&events.LLMRetryStarted{Turn: turn, Step: step, RetryID: id, Retry: retry})
+}
+
+// RetryStarted appends llm/retry-started for the retry that is scheduled.
+func (l *Log) RetryStarted() uint64 {
+	r, _, ok := l.State.PendingRetry()
+	if !ok {
+		panic("foldtest: no retry is scheduled")
+	}
+	return l.Append(&events.LLMRetryStarted{Turn: r.Turn, Step: r.Step, RetryID: r.RetryID, Retry: r.Retry})
 }
 
 func failure(code events.FailureCode) events.Failure {
@@ -236,6 +314,14 @@ func (l *Log) ToolResult(blocks ...events.Block) uint64 {
 		return l.ToolError(events.ToolNotStarted)
 	}
 	return l.Append(l.resultBody(p, events.ToolError{}, blocks), Citing(p.CallSeq))
+}
+
+// ToolResultWith is ToolResult for a call that was recorded, with context that extensions add.
+func (l *Log) ToolResultWith(contexts []events.AddedContext, blocks ...events.Block) uint64 {
+	p := l.nextPending()
+	body := l.resultBody(p, events.ToolError{}, blocks)
+	body.Contexts = contexts
+	return l.Append(body, Citing(p.CallSeq))
 }
 
 // ToolError appends a tool/result that is an error for the next call that has none.
@@ -271,9 +357,9 @@ func (l *Log) resultBody(p fold.PendingTool, fault events.ToolError, blocks []ev
 	}
 }
 
-// Replace appends a user/message in the place of the surface nodes start to end, as a compaction does.
+// Replace appends a user/message in the place of the surface nodes start to end, outside of any compaction.
 func (l *Log) Replace(start, end uint64, texts ...string) uint64 {
-	source := events.Source{Kind: events.SourcePlugin, Plugin: "compaction"}
+	source := events.Source{Kind: events.SourcePlugin, Plugin: "editor"}
 	body := &events.UserMessage{Message: l.userMessage(source, textBlocks(texts))}
 	return l.Append(body, Replacing(start, end), Citing(l.nodes(start, end)...))
 }
@@ -301,6 +387,6 @@ func (l *Log) PrunedBody(node uint64, blocks ...events.Block) *events.ToolResult
 	b := *l.Events[node-1].Body.(*events.ToolResult)
 	b.Message = b.Message.Clone()
 	b.Message.Content[0].Content = blocks
-	b.Meta = ""
+	b.Meta, b.Contexts = "", nil
 	return &b
 }

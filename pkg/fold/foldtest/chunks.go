@@ -52,6 +52,7 @@ func (l *Log) Turn(prompt, answer string) uint64 {
 	l.TurnStart()
 	l.StepStart()
 	l.User(prompt)
+	l.PayContexts()
 	l.Header(l.header())
 	l.Reply(events.FinishStop, TextBlock(0, answer))
 	l.StepEnd()

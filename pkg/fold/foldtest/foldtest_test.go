@@ -48,9 +48,12 @@ func TestGenerateReaches(t *testing.T) {
 		events.TypeLLMRetry, events.TypeLLMRetryStarted, events.TypeAssistantChunk, events.TypeAssistantMessage,
 		events.TypeToolCall, events.TypeToolResult, events.TypeCompactionStart, events.TypeCompactionSummary,
 		events.TypeCompactionEnd, events.TypeCompactionPrune, events.TypeApprovalAsked, events.TypeApprovalDecided,
+		events.TypeSessionEndSeed, events.TypeInputDropped, events.TypeTurnCancelled, events.TypeRequestImages,
 	}
 	seen := make(map[events.Type]bool)
-	gen := rapid.Custom(func(t *rapid.T) []events.Event { return foldtest.Generate(t, foldtest.Options{}) })
+	gen := rapid.Custom(func(t *rapid.T) []events.Event {
+		return foldtest.Generate(t, foldtest.Options{Images: true, Forks: true})
+	})
 	for seed := range 300 {
 		for _, e := range gen.Example(seed) {
 			seen[e.Type()] = true

@@ -38,6 +38,8 @@ type Log struct {
 	State    *fold.State
 	Objects  *objects.Set // the bytes of every object made by [Log.Object]
 	Body     BodyFunc     // nil stands for [NoBody]
+
+	inbox uint64 // the highest place of the inbox that an event of the log names
 }
 
 // New returns an empty log of the session [SessionID].
@@ -110,6 +112,7 @@ func (l *Log) Append(body events.Body, opts ...Option) uint64 {
 	}
 	l.Events = append(l.Events, e)
 	l.Payloads = append(l.Payloads, payload)
+	l.note(&e)
 	return e.Seq
 }
 
@@ -120,6 +123,43 @@ func (l *Log) Try(body events.Body, opts ...Option) error {
 		return err
 	}
 	return l.Prefix(len(l.Events)).State.Apply(&e)
+}
+
+// note keeps what the next event needs to know of e.
+func (l *Log) note(e *events.Event) {
+	if e.Type() == events.TypeSessionEndSeed {
+		l.inbox = 0
+	}
+	l.inbox = max(l.inbox, ClaimOf(e.Body).InboxSeq)
+}
+
+// ClaimOf returns the input that an event claims, zero when it claims none.
+func ClaimOf(body events.Body) events.Claim {
+	switch b := body.(type) {
+	case *events.UserMessage:
+		if b.InboxSeq != 0 {
+			return events.Claim{InboxSeq: b.InboxSeq, InputID: events.ID(b.Message.ID)}
+		}
+	case *events.SessionConfigured:
+		return b.Claim
+	case *events.SessionClosed:
+		return b.Claim
+	case *events.InputDropped:
+		return b.Claim
+	case *events.TurnCancelled:
+		return b.Claim
+	case *events.CompactionStart:
+		return b.Claim
+	}
+	return events.Claim{}
+}
+
+// NextClaim returns the claim of the input behind the last one that the log names.
+func (l *Log) NextClaim() events.Claim { return ClaimAt(l.inbox + 1) }
+
+// ClaimAt returns the claim of the input at a place of the inbox, with the id that every log of this package gives it.
+func ClaimAt(seq uint64) events.Claim {
+	return events.Claim{InboxSeq: seq, InputID: ID(startTime, 1<<48|seq)}
 }
 
 // Prefix returns a log of the first n events, to go on with in another way. It shares the objects and the events'
@@ -133,6 +173,7 @@ func (l *Log) Prefix(n int) *Log {
 		if err := p.State.Apply(&p.Events[i]); err != nil {
 			panic(fmt.Errorf("foldtest: a prefix of a valid log: %w", err))
 		}
+		p.note(&p.Events[i])
 	}
 	return p
 }
@@ -144,12 +185,13 @@ func (l *Log) Fork(n int) *Log {
 	f.Objects, f.Body = l.Objects, l.Body
 	created := *parent.Events[0].Body.(*events.SessionCreated)
 	created.Session = f.State.ID()
-	created.Parent = events.Parent{ID: l.State.ID(), Seq: uint64(n), Chain: parent.State.Head()}
+	first, _ := parent.Events[0].Hash()
+	created.Parent = events.Parent{ID: l.State.ID(), Seq: uint64(n), Chain: parent.State.Head(), First: first}
 	created.SeedLength = uint64(n - 1)
 	f.Append(&created)
 	for _, e := range parent.Events[1:] {
 		f.Append(e.Body, func(copied *events.Event) {
-			copied.ID, copied.Time, copied.Surface, copied.Sources = e.ID, e.Time, e.Surface, e.Sources
+			copied.ID, copied.Time, copied.Surface, copied.Sources, copied.Ignorable = e.ID, e.Time, e.Surface, e.Sources, e.Ignorable
 		})
 	}
 	if n > 1 && parent.Events[n-1].Type() != events.TypeSessionEndSeed {

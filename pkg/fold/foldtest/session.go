@@ -98,7 +98,7 @@ func (w *writer) runs(index int64, kind events.BlockType, id string, n int) {
 		delta.Type = events.ChunkReasoningDelta
 	case events.BlockToolCall:
 		delta.Type, delta.ID, delta.Name = events.ChunkToolCallDelta, id, "read"
-	case events.BlockText, events.BlockToolResult:
+	case events.BlockText, events.BlockToolResult, events.BlockImage:
 	}
 	for i := range n {
 		var run []events.Chunk

@@ -1,0 +1,141 @@
+package worker
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"time"
+
+	"github.com/refold-dev/refold/internal/images"
+	"github.com/refold-dev/refold/internal/provider"
+	"github.com/refold-dev/refold/internal/tools"
+	"github.com/refold-dev/refold/pkg/events"
+	"github.com/refold-dev/refold/pkg/objects"
+)
+
+// fileMargin is how long before its end a provider's file is used no more.
+const fileMargin = 10 * time.Minute
+
+// keepImage puts an attachment into the object store, for the image block of content that names it.
+func (l *loop) keepImage(ctx context.Context, content []events.Block, data []byte) error {
+	digest := objects.Sum(data)
+	for i := range content {
+		if b := &content[i]; b.Type == events.BlockImage && b.Object.Digest == digest {
+			_, err := objects.Put(ctx, l.cfg.Objects, b.Object.MediaType, data)
+			return err
+		}
+	}
+	return fmt.Errorf("session %s: an attachment belongs to no image", l.id)
+}
+
+// toolImage keeps an image that a tool gave and returns its block. One that cannot be used becomes a text that says why.
+func (l *loop) toolImage(ctx context.Context, image tools.Image) (events.Block, error) {
+	info, err := images.Inspect(image.Data, l.cfg.ImageLimits)
+	if err != nil {
+		return events.Text(fmt.Sprintf("[an image of %d bytes cannot be shown: %v]", len(image.Data), err)), nil
+	}
+	ref, err := objects.Put(ctx, l.cfg.Objects, info.MediaType, image.Data)
+	if errors.Is(err, objects.ErrFull) || errors.Is(err, objects.ErrTooLarge) {
+		return events.Text(fmt.Sprintf("[an image of %d bytes could not be kept: %v]", len(image.Data), err)), nil
+	}
+	const longName = 256
+	name, _ := tools.Cut(events.TextFromBytes([]byte(image.Name)), longName)
+	return events.Block{Type: events.BlockImage, Object: ref, Width: int64(info.Width), Height: int64(info.Height), Name: name}, err
+}
+
+// showImages records how the images of the conversation are shown to the prepared route, where that is not recorded yet
+// or has to change.
+func (l *loop) showImages(ctx context.Context, prepared *provider.Prepared) error {
+	var list []events.ImageShown
+	current := l.state.Images()
+	for i := range l.view.images {
+		b := &l.view.images[i]
+		old, shown := current.Shown(b.Object.Digest)
+		if shown && l.stillShown(&old, prepared) {
+			continue
+		}
+		next, err := l.show(ctx, b, prepared)
+		if err != nil {
+			return err
+		}
+		if !shown || next != old {
+			list = append(list, next)
+		}
+	}
+	if len(list) == 0 {
+		return nil
+	}
+	return l.put(ctx, &events.RequestImages{Images: list})
+}
+
+// stillShown reports whether an image can stay as it is shown: a change would cost the prompt cache.
+func (l *loop) stillShown(s *events.ImageShown, prepared *provider.Prepared) bool {
+	most := prepared.MaxImagePixels()
+	fits := most == 0 || s.Width <= most/max(s.Height, 1)
+	switch s.As {
+	case events.ImageText:
+		return !prepared.AcceptsImages()
+	case events.ImageInline:
+		return prepared.AcceptsImages() && fits
+	case events.ImageFile:
+		fresh := s.ExpiresAt == 0 || l.cfg.Now().Add(fileMargin).UnixMilli() < s.ExpiresAt
+		return prepared.AcceptsImages() && fits && fresh && prepared.Files() && s.Provider == prepared.Config().Provider
+	}
+	return false
+}
+
+// show decides how an image is shown.
+func (l *loop) show(ctx context.Context, b *events.Block, prepared *provider.Prepared) (events.ImageShown, error) {
+	s := events.ImageShown{Image: b.Object.Digest}
+	if !prepared.AcceptsImages() {
+		s.As, s.Label = events.ImageText, fmt.Sprintf("[image left out: this model reads text only; sha256:%s]", b.Object.Digest)
+		return s, nil
+	}
+	data, err := objects.Get(ctx, l.cfg.Objects, b.Object)
+	if err != nil {
+		return s, err
+	}
+	info := images.Info{MediaType: b.Object.MediaType, Width: int(b.Width), Height: int(b.Height)}
+	sent, sentInfo, err := images.Fit(data, info, images.Max{Pixels: int(prepared.MaxImagePixels()), Types: []string{images.GIF, images.WebP}})
+	if err != nil {
+		return s, &provider.Error{Failure: events.Failure{Code: events.FailureInvalid, Message: err.Error()}, Err: err}
+	}
+	s.Width, s.Height = int64(sentInfo.Width), int64(sentInfo.Height)
+	s.Label = fmt.Sprintf("\nImage sha256:%s, %dx%d pixels.", b.Object.Digest, s.Width, s.Height)
+	if prepared.Files() {
+		file, err := ask(ctx, l, func(ctx context.Context) (provider.FileID, error) {
+			return prepared.Uploader().Upload(ctx, provider.Upload{
+				Name: imageName(b.Object.Digest, sentInfo.MediaType), MediaType: sentInfo.MediaType, Data: sent,
+			})
+		})
+		if err == nil {
+			s.As, s.FileID, s.Provider = events.ImageFile, file.ID, prepared.Config().Provider
+			if !file.Expires.IsZero() {
+				s.ExpiresAt = file.Expires.UnixMilli()
+			}
+			return s, nil
+		}
+		if errors.Is(err, errCancelled) {
+			return s, err
+		}
+		if ctx.Err() != nil {
+			return s, ctx.Err()
+		}
+		l.log.WarnContext(ctx, "an image goes into the request: the provider did not take it as a file", slog.Any("error", err))
+	}
+	s.As, s.Object = events.ImageInline, b.Object
+	if !bytes.Equal(sent, data) {
+		s.Object, err = objects.Put(ctx, l.cfg.Objects, sentInfo.MediaType, sent)
+	}
+	return s, err
+}
+
+// imageName returns a file name for the provider's listings.
+func imageName(digest objects.Digest, mediaType string) string {
+	const short = 16
+	_, extension, _ := strings.Cut(mediaType, "/")
+	return digest.String()[:short] + "." + extension
+}

@@ -1,0 +1,239 @@
+package worker
+
+import (
+	"bytes"
+	"context"
+	"image"
+	"image/color"
+	"image/png"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/refold-dev/refold/internal/provider"
+	"github.com/refold-dev/refold/internal/provider/simulator"
+	"github.com/refold-dev/refold/internal/tools"
+	"github.com/refold-dev/refold/pkg/events"
+	"github.com/refold-dev/refold/pkg/objects"
+)
+
+// grey returns a PNG of one colour.
+func grey(t *testing.T, width, height int, shade uint8) []byte {
+	t.Helper()
+	m := image.NewGray(image.Rect(0, 0, width, height))
+	for i := range m.Pix {
+		m.Pix[i] = shade
+	}
+	m.SetGray(0, 0, color.Gray{Y: ^shade})
+	var b bytes.Buffer
+	if err := png.Encode(&b, m); err != nil {
+		t.Fatal(err)
+	}
+	return b.Bytes()
+}
+
+// block returns the block of a picture with these dimensions.
+func block(data []byte, width, height int64) events.Block {
+	return events.Block{
+		Type: events.BlockImage, Width: width, Height: height,
+		Object: objects.Ref{Digest: objects.Sum(data), Bytes: int64(len(data)), MediaType: "image/png"},
+	}
+}
+
+// show sends a prompt with a picture of 4x3 pixels.
+func (k *talk) show(text string, data []byte) {
+	k.tell(events.Input{
+		Kind: events.InputPrompt, Open: true, Content: []events.Block{events.Text(text), block(data, 4, 3)}, Attachments: [][]byte{data},
+	})
+}
+
+// images returns what the log says of how images are shown.
+func (k *talk) images() (out []events.ImageShown) {
+	list, _ := k.all()
+	for i := range list {
+		if b, ok := list[i].Body.(*events.RequestImages); ok {
+			out = append(out, b.Images...)
+		}
+	}
+	return out
+}
+
+// seeing is a rig whose models see: deepseek-chat in the body, "filed" as files, "blind" not.
+func seeing(t *testing.T, script simulator.Script) *rig {
+	r := newRig(t, script)
+	r.route(provider.KindDeepSeek,
+		provider.Model{Name: "deepseek-chat", Images: true}, provider.Model{Name: "filed", Images: true, Files: true}, provider.Model{Name: "blind"},
+		provider.Model{Name: "small", Images: true, MaxImagePixels: 6},
+	)
+	return r
+}
+
+func TestImageInline(t *testing.T) {
+	k := seeing(t, chatty()).talk()
+	data := grey(t, 4, 3, 7)
+	k.show("what is it?", data)
+	k.show("and again?", data)
+	k.rest()
+	k.want(
+		"turn 1", "step 1", "prompt what is it?<image>", "header initial high", "images 1 inline", "call loop 1", "answer stop Fine.", "step end", "turn end completed",
+		"turn 2", "step 1", "prompt and again?<image>", "call loop 1", "answer stop Fine.", "step end", "turn end completed",
+	)
+	kept, err := objects.Get(t.Context(), k.store, block(data, 4, 3).Object)
+	if err != nil || !bytes.Equal(kept, data) {
+		t.Errorf("kept %d bytes: %v", len(kept), err)
+	}
+	if sent := k.sim.Requests(); strings.Count(string(sent[1].Body), "data:image/png;base64,") != 2 {
+		t.Errorf("the second request is %s", sent[1].Body)
+	}
+}
+
+// TestImageModels changes how an image is shown with the model, and only then.
+func TestImageModels(t *testing.T) {
+	k := seeing(t, chatty()).talk()
+	k.show("look", grey(t, 4, 3, 7))
+	for _, model := range []string{"blind", "filed", "filed", "deepseek-chat", "small", "blind"} {
+		k.configure(events.Options{Model: model})
+		k.prompt("on " + model)
+	}
+	k.rest()
+	var got []string
+	for _, s := range k.images() {
+		got = append(got, string(s.As))
+		if len(got) == 5 && (s.Width*s.Height > 6 || s.Width == 0) {
+			t.Errorf("the small model gets %dx%d pixels", s.Width, s.Height)
+		}
+	}
+	if diff := cmp.Diff([]string{"inline", "text", "file", "inline", "inline", "text"}, got); diff != "" {
+		t.Error(diff)
+	}
+	_, s := k.all()
+	if shown, _ := s.Images().Shown(block(grey(t, 4, 3, 7), 4, 3).Object.Digest); !strings.Contains(shown.Label, "text only") {
+		t.Errorf("the placeholder is %q", shown.Label)
+	}
+}
+
+// TestImageUpload puts an image into the body when the provider does not take the file, and uploads it again when it is
+// about to be forgotten.
+func TestImageUpload(t *testing.T) {
+	script := chatty()
+	script.Uploads = []simulator.UploadRule{{When: simulator.UploadCondition{Nth: 1}, Failure: simulator.Failure{Kind: simulator.FailHTTP, Status: 500}}}
+	r := seeing(t, script)
+	r.cfg.Defaults.Model = "filed"
+	now := time.Now()
+	r.cfg.Now = func() time.Time { return now }
+	k := r.talk()
+	k.show("one", grey(t, 4, 3, 7))
+	k.show("two", grey(t, 4, 3, 9))
+	k.rest()
+	now = now.Add(6 * 24 * time.Hour)
+	k.prompt("three")
+	k.rest()
+	now = now.Add(24*time.Hour - fileMargin/2)
+	k.prompt("four")
+	k.rest()
+	var got []string
+	ids := make(map[string]bool)
+	for _, s := range k.images() {
+		got = append(got, string(s.As))
+		ids[s.FileID] = true
+	}
+	if diff := cmp.Diff([]string{"inline", "file", "file"}, got); diff != "" || len(ids) != 3 {
+		t.Errorf("%d ids: %s", len(ids), diff)
+	}
+}
+
+// TestCancelUpload does not wait for an upload.
+func TestCancelUpload(t *testing.T) {
+	script := chatty()
+	script.Uploads = []simulator.UploadRule{{Failure: simulator.Failure{Kind: simulator.FailHangBefore}}}
+	r := seeing(t, script)
+	r.cfg.Defaults.Model = "filed"
+	k := r.talk()
+	k.show("one", grey(t, 4, 3, 7))
+	k.on(1, is[*events.RequestContext], func() { k.cancel(false) })
+	k.rest()
+	k.want("turn 1", "step 1", "prompt one<image>", "header initial high", "cancelled turn 1 keep false", "step end", "turn end aborted user")
+}
+
+// TestToolImages shows what a tool gives behind its text; what is no image becomes a text.
+func TestToolImages(t *testing.T) {
+	r := seeing(t, toolWork())
+	data := grey(t, 5, 5, 1)
+	r.use(&fake{name: "a", run: func(context.Context, string) tools.Result {
+		return tools.Result{Output: []byte("two"), Images: []tools.Image{{Data: data, Name: "x.png"}, {Data: []byte("none")}}}
+	}})
+	k := r.talk()
+	k.prompt("work")
+	k.rest()
+	k.want(
+		"turn 1", "step 1", "prompt work", "header initial high", "call loop 1", "answer tool-calls a()", "tool a", "result a", "step end",
+		"step 2", "images 1 inline", "call loop 1", "answer stop Fine.", "step end", "turn end completed",
+	)
+	list, _ := k.all()
+	for i := range list {
+		b, ok := list[i].Body.(*events.ToolResult)
+		if !ok {
+			continue
+		}
+		content := b.Message.Content[0].Content
+		if len(content) != 3 || content[1].Name != "x.png" || content[1].Width != 5 || !strings.HasPrefix(content[2].Text, "[an image of 4 bytes cannot be shown") {
+			t.Errorf("content %+v", content)
+		}
+	}
+}
+
+// TestImageRefused drops an input whose attachment is not what it says; those behind it are used.
+func TestImageRefused(t *testing.T) {
+	k := seeing(t, chatty()).talk()
+	data, text := grey(t, 4, 3, 7), []byte("no image")
+	k.prompt("one")
+	for _, b := range []events.Block{block(data, 3, 4), block(text, 4, 3)} {
+		attached := data
+		if b.Object.Bytes == int64(len(text)) {
+			attached = text
+		}
+		k.tell(events.Input{Kind: events.InputPrompt, Content: []events.Block{b}, Attachments: [][]byte{attached}})
+	}
+	k.prompt("two")
+	k.rest()
+	k.want(
+		"dropped prompt 2", "dropped prompt 3",
+		"turn 1", "step 1", "prompt one", "header initial high", "call loop 1", "answer stop Fine.", "step end", "turn end completed",
+		"turn 2", "step 1", "prompt two", "call loop 1", "answer stop Fine.", "step end", "turn end completed",
+	)
+}
+
+// TestImageCompacted shows an image no more that a summary has taken away.
+func TestImageCompacted(t *testing.T) {
+	script := chatty()
+	script.Rules = append([]simulator.Rule{{When: asksSummary(), Answer: notes}}, script.Rules...)
+	r := seeing(t, script)
+	k := r.talk()
+	k.show("one "+strings.Repeat("and on ", 100), grey(t, 4, 3, 7))
+	k.prompt("two " + strings.Repeat("and on ", 100))
+	k.tell(events.Input{Kind: events.InputCompact})
+	k.configure(events.Options{Model: "blind"})
+	k.prompt("three")
+	k.rest()
+	if n := len(k.images()); n != 1 {
+		t.Errorf("%d representations", n)
+	}
+	list, _ := k.all()
+	if got := trace(list); got[len(got)-1] != "turn end completed" {
+		t.Errorf("the session ends with %q", got[len(got)-1])
+	}
+}
+
+// TestImageMissing ends the turn when an object is lost: it says which.
+func TestImageMissing(t *testing.T) {
+	r := seeing(t, chatty())
+	k := r.talk()
+	k.show("one", grey(t, 4, 3, 7))
+	k.on(1, is[*events.RequestImages], func() { r.cfg.Objects = objects.NewMemory() })
+	k.rest()
+	k.want(
+		"turn 1", "step 1", "prompt one<image>", "header initial high", "images 1 inline", "step end", "turn end error INVALID_REQUEST",
+	)
+}

@@ -1,0 +1,134 @@
+package worker
+
+import (
+	"slices"
+
+	"github.com/refold-dev/refold/internal/compact"
+	"github.com/refold-dev/refold/pkg/events"
+	"github.com/refold-dev/refold/pkg/objects"
+)
+
+// view is what the loop's decisions need to know of the log beside the fold. It follows from the events alone, so that
+// another worker decides alike.
+type view struct {
+	meter compact.Meter
+
+	prompt    uint64 // the sequence of the turn's last message from the inbox
+	summaries int    // compactions begun in the turn
+	stalled   uint64 // the end of the turn's last compaction when that left the surface as it was
+	compacted bool   // a compaction was completed since the loop's last call
+	pruned    bool   // a result was shortened since then
+	retrying  bool   // the delay before the next call is over
+
+	compacting bool          // a compaction is open
+	stopped    bool          // a cancel came while it was, outside of turns
+	region     events.Region // of its last call for a summary, zero before the first
+
+	complete bool             // the last answer of the turn called no tool
+	entered  int              // messages that have entered in the last step
+	steered  bool             // one of them steers
+	plugins  []events.Message // those that extensions added before the step
+
+	images []events.Block // each image on the surface, once
+	known  map[objects.Digest]struct{}
+}
+
+// observe takes the next event of the log, which the fold has taken.
+func (v *view) observe(e *events.Event) error {
+	switch b := e.Body.(type) {
+	case *events.TurnStart:
+		v.prompt, v.summaries, v.stalled, v.complete = 0, 0, 0, false
+	case *events.StepStart:
+		v.retrying, v.entered, v.steered, v.plugins = false, 0, false, nil
+	case *events.UserMessage:
+		v.enter(e, b)
+	case *events.AssistantMessage:
+		v.complete = !slices.ContainsFunc(b.Message.Content, func(c events.Block) bool { return c.Type == events.BlockToolCall })
+	case *events.ToolResult:
+		v.see(b.Message.Content)
+		v.pruned = v.pruned || e.Surface.Kind == events.SurfaceReplace
+	case *events.LLMRetryStarted:
+		v.retrying = true
+	case *events.LLMStream:
+		v.retrying = false
+		switch b.Purpose {
+		case events.PurposeLoop:
+			v.compacted, v.pruned = false, false
+		case events.PurposeCompaction:
+			v.region = b.Auxiliary.Region
+		case events.PurposeTitle:
+		}
+	case *events.TurnCancelled:
+		v.stopped = v.stopped || v.compacting && b.Turn == 0
+	case *events.CompactionStart:
+		v.summaries++
+		v.retrying, v.compacting = false, true
+	case *events.CompactionEnd:
+		v.compacting, v.stopped, v.region = false, false, events.Region{}
+		if b.Outcome == events.CompactionCompleted {
+			v.compacted, v.stalled = true, 0
+		} else {
+			v.stalled = e.Seq
+		}
+	}
+	if err := v.meter.Observe(e); err != nil {
+		return err
+	}
+	if e.Surface.Kind == events.SurfaceReplace { // images may be gone
+		v.images, v.known = nil, nil
+		for _, n := range v.meter.Nodes() {
+			if n.Message != nil {
+				v.see(n.Message.Content)
+			}
+		}
+	}
+	return nil
+}
+
+// enter takes a user message.
+func (v *view) enter(e *events.Event, b *events.UserMessage) {
+	if b.InboxSeq > 0 {
+		v.prompt = e.Seq
+	}
+	v.see(b.Message.Content)
+	if e.Surface.Kind == events.SurfaceReplace {
+		return
+	}
+	v.entered++
+	v.steered = v.steered || b.Delivery == events.DeliverySteer
+	if b.Message.Source.Kind == events.SourcePlugin && len(e.Sources) == 0 {
+		v.plugins = append(v.plugins, b.Message)
+	}
+}
+
+// said reports whether an extension's message with the content has entered in the last step.
+func (v *view) said(plugin string, content []events.Block) bool {
+	return slices.ContainsFunc(v.plugins, func(m events.Message) bool {
+		return m.Source.Plugin == plugin && sameTexts(m.Content, content)
+	})
+}
+
+// sameTexts reports whether two lists hold the same texts.
+func sameTexts(a, b []events.Block) bool {
+	return slices.EqualFunc(a, b, func(x, y events.Block) bool { return x.Text == y.Text && x.Object == y.Object })
+}
+
+// see remembers the images of a message.
+func (v *view) see(content []events.Block) {
+	for _, b := range content {
+		if b.Type == events.BlockToolResult {
+			v.see(b.Content)
+		}
+		if b.Type != events.BlockImage {
+			continue
+		}
+		if _, ok := v.known[b.Object.Digest]; ok {
+			continue
+		}
+		if v.known == nil {
+			v.known = make(map[objects.Digest]struct{})
+		}
+		v.known[b.Object.Digest] = struct{}{}
+		v.images = append(v.images, b)
+	}
+}
