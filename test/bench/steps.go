@@ -35,13 +35,7 @@ func newEven(n int) (*even, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &even{Log: foldtest.New()}
-	s.Body = body
-	s.Begin()
-	s.TurnStart()
-	s.StepStart()
-	s.User("Read everything.")
-	s.Header(foldtest.Header())
+	s := begin(body)
 	for after := 0; after < stepSamples+2; {
 		if s.Len() >= uint64(n) {
 			after++
@@ -49,6 +43,18 @@ func newEven(n int) (*even, error) {
 		s.step()
 	}
 	return s, *failed
+}
+
+// begin returns a session that stands before its first step's model call.
+func begin(body foldtest.BodyFunc) *even {
+	s := &even{Log: foldtest.New()}
+	s.Body = body
+	s.Begin()
+	s.TurnStart()
+	s.StepStart()
+	s.User("Read everything.")
+	s.Header(foldtest.Header())
+	return s
 }
 
 // step appends a model call with its tool call, and the start of the next step.
