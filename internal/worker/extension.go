@@ -11,8 +11,9 @@ import (
 // change history: what it wants the model to read goes into the log first, under its name. Implementations are safe for
 // concurrent use: one serves all sessions of a worker. They return soon after ctx ends.
 //
-// An error of an extension ends the turn, or answers the tool call, with the code EXTENSION. After a crash an extension
-// may be asked again about the same step.
+// An error of an extension, or a panic, ends the turn, or answers the tool call, with the code EXTENSION. A cancel ends
+// the ctx of one that is being asked. After a crash an extension may be asked again about the same step; what it then adds
+// word for word as before does not enter twice.
 type Extensions struct {
 	PreStep      []PreStep
 	CallConfig   []CallConfig
@@ -102,7 +103,8 @@ type TurnStopping interface {
 // files there. Its text enters as a message only when it differs from the one that the model still sees.
 type ContextSection interface {
 	Named
-	// Text returns the section's text, empty when there is nothing to say. It should not change without need: each
-	// change stays in history until it is compacted.
+	// Text returns the section's text, empty when there is nothing to say; a text that the model still sees is then taken
+	// back. It is asked once in a step. The text should not change without need: each change stays in history until it is
+	// compacted.
 	Text(ctx context.Context, at Point) (string, error)
 }

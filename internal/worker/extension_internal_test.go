@@ -261,6 +261,24 @@ func TestTurnStopping(t *testing.T) {
 	}
 }
 
+// TestTurnStoppingForgotten makes no call that has nothing to say, when another worker's extension lets the turn end.
+func TestTurnStoppingForgotten(t *testing.T) {
+	r := newRig(t, chatty())
+	asked := 0
+	r.cfg.Extensions.TurnStopping = []TurnStopping{&guard{name: "once", stopping: func(Point) (string, error) {
+		asked++
+		return map[bool]string{true: "check"}[asked == 1], nil
+	}}}
+	k := r.talk()
+	k.prompt("one")
+	k.crash(2, is[*events.StepStart])
+	k.rest()
+	k.want(
+		"turn 1", "step 1", "prompt one", "header initial high", "call loop 1", "answer stop Fine.", "step end",
+		"step 2", "claimed takeover", "step end", "turn end interrupted",
+	)
+}
+
 // TestPreStepAfterCrash adds nothing twice.
 func TestPreStepAfterCrash(t *testing.T) {
 	r := newRig(t, chatty())

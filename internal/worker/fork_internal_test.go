@@ -124,3 +124,26 @@ func TestForkCrash(t *testing.T) {
 		}
 	}
 }
+
+// TestForkBehindOthers opens a fork by an input that others came before: they were for no session, and the fork's options
+// count.
+func TestForkBehindOthers(t *testing.T) {
+	r := newRig(t, chatty())
+	k := r.talk()
+	k.prompt("one")
+	k.rest()
+	f := k.talkIn(k.logs)
+	f.tell(events.Input{Kind: events.InputConfigure, Options: events.Options{ReasoningEffort: "max"}})
+	f.tell(events.Input{Kind: events.InputPrompt, Content: []events.Block{events.Text("too early")}})
+	f.tell(events.Input{Kind: events.InputFork, Open: true, Parent: events.ForkPoint{ID: k.id}, Options: events.Options{ReasoningEffort: "low"}})
+	f.prompt("two")
+	f.rest()
+	want := []string{"user one", "assistant Fine.", "user two", "assistant Fine."}
+	if diff := cmp.Diff(want, f.texts()); diff != "" {
+		t.Error(diff)
+	}
+	_, s := f.all()
+	if h, _ := s.Header(); h.Config.ReasoningEffort != "low" {
+		t.Errorf("the header is %+v", h.Config)
+	}
+}

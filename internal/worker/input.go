@@ -78,9 +78,9 @@ func (l *loop) look(ctx context.Context) error {
 	}
 }
 
-// taken removes an input that the log has claimed, and others with its id, from those that wait.
+// taken removes an input that the log has claimed from those that wait.
 func (l *loop) taken(in *input) {
-	l.pending = slices.DeleteFunc(l.pending, func(p *input) bool { return p == in || p.ID == in.ID })
+	l.pending = slices.DeleteFunc(l.pending, func(p *input) bool { return p == in })
 	l.cfg.metrics.input(in.Kind)
 }
 
@@ -125,6 +125,9 @@ func (l *loop) settleOne(ctx context.Context) (done bool, err error) {
 	if in := l.first(func(p *input) bool { return p.refusal != nil }); in != nil {
 		l.log.ErrorContext(ctx, "input refused", slog.Uint64("input", in.seq), slog.String("id", string(in.ID)), slog.Any("reason", in.refusal))
 		return true, l.drop(ctx, in, clipText(in.refusal.Error()))
+	}
+	if in := l.first(func(p *input) bool { return l.state.PassedOver(p.seq, p.nextStep()) }); in != nil {
+		return true, l.drop(ctx, in, "later inputs were used before it")
 	}
 	floor := l.state.Floor()
 	if in := l.first(func(p *input) bool { return p.droppable() && p.seq < floor }); in != nil {

@@ -145,6 +145,26 @@ func TestCancelInStream(t *testing.T) {
 	}
 }
 
+// TestCancelKeepsChunks keeps what had come and was not in the log yet.
+func TestCancelKeepsChunks(t *testing.T) {
+	r := newRig(t, chatty())
+	r.cfg.ChunkInterval = time.Hour
+	k := r.talk()
+	said := ""
+	r.cfg.Live = func(_ events.ID, live []byte) {
+		if said += string(live); strings.Contains(said, "Half of it,") {
+			r.cfg.Live = func(events.ID, []byte) {}
+			k.cancel(false)
+		}
+	}
+	k.prompt("slow")
+	k.rest()
+	k.want(
+		"turn 1", "step 1", "prompt slow", "header initial high", "call loop 1", "cancelled turn 1 keep false",
+		"answer aborted Half of it,", "step end", "turn end aborted user",
+	)
+}
+
 // TestCancelBeforeAnswer leaves no message of a call that had said nothing.
 func TestCancelBeforeAnswer(t *testing.T) {
 	k := newRig(t, chatty()).talk()

@@ -39,7 +39,8 @@ func (a *longAdapter) stream(_ context.Context, call provider.Call) iter.Seq2[ev
 	text := func(s string) []events.Chunk {
 		return []events.Chunk{
 			{Type: events.ChunkBlockStart, BlockType: events.BlockText},
-			{Type: events.ChunkTextDelta, Texts: []string{s}}, {Type: events.ChunkBlockEnd},
+			{Type: events.ChunkTextDelta, Texts: []string{s}},
+			{Type: events.ChunkBlockEnd},
 		}
 	}
 	finish := events.FinishStop
@@ -222,7 +223,7 @@ func (l *long) to(event uint64) (s stretch) {
 // what the loop holds and what a step costs stay the same. Times are for whoever reads them.
 func TestLongSession(t *testing.T) {
 	const thousand = 1_000
-	l := newLong(t, &sink{})
+	l := newLong(t, new(sink))
 	l.open(newID())
 	l.to(thousand)
 	early := l.to(2 * thousand)
@@ -235,6 +236,7 @@ func TestLongSession(t *testing.T) {
 		t.Logf("%s: %d events, %v a step, %d B and %d allocations an event, requests up to %d B, heap %d KiB, held at most %+v",
 			s.name, s.events, (s.took / time.Duration(s.steps)).Round(time.Microsecond), s.bytes, s.mallocs, s.body, s.heap/kib, s.held)
 	}
+	t.Logf("%d compactions, %d turns, %d events", l.log.summaries, l.turns, l.log.last)
 	if most, least := l.log.last/(longCycle*3/4), l.log.last/(longCycle*3/2); uint64(l.log.summaries) > most || uint64(l.log.summaries) < least {
 		t.Fatalf("%d compactions in %d events: that is not one in about %d", l.log.summaries, l.log.last, longCycle)
 	}

@@ -219,6 +219,9 @@ func (l *loop) claim(ctx context.Context, last uint64) error {
 
 // betweenTurns uses the first input that asks for something; rest reports that there is none.
 func (l *loop) betweenTurns(ctx context.Context, last int64) (rest bool, err error) {
+	if in := l.first(l.opened); in != nil { // whatever came before it
+		return false, l.configure(ctx, in)
+	}
 	in := l.first((*input).wakes)
 	if in == nil {
 		return true, nil
@@ -230,11 +233,7 @@ func (l *loop) betweenTurns(ctx context.Context, last int64) (rest bool, err err
 	case events.InputConfigure:
 		return false, l.configure(ctx, in)
 	case events.InputFork:
-		created, _ := l.state.Created()
-		if created.Parent.ID != in.Parent.ID || l.state.PassedOver(1, false) {
-			return false, l.drop(ctx, in, "the session exists")
-		}
-		return false, l.configure(ctx, in)
+		return false, l.drop(ctx, in, "the session exists")
 	case events.InputCompact:
 		err = l.startCompaction(ctx, events.CompactionCommand, nil, in.claim())
 	case events.InputClose:
@@ -249,6 +248,13 @@ func (l *loop) betweenTurns(ctx context.Context, last int64) (rest bool, err err
 		l.taken(in)
 	}
 	return false, err
+}
+
+// opened reports whether the input is the fork that made the session, and its options are still to be recorded.
+func (l *loop) opened(in *input) bool {
+	created, _ := l.state.Created()
+	const none = 1 // no input has a place below
+	return in.Kind == events.InputFork && in.Parent.ID == created.Parent.ID && !l.state.PassedOver(none, false)
 }
 
 func (l *loop) configure(ctx context.Context, in *input) error {

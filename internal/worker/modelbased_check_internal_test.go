@@ -215,6 +215,9 @@ func (w *world) checkInputs(log []events.Event, s *fold.State) {
 			if in.seq < floor {
 				w.violate("event %d shows input %d, which the cancel at %d had dropped", e.Seq, in.seq, floor)
 			}
+			if strings.HasPrefix(in.Content[0].Text, textRejected) {
+				w.violate("event %d shows input %d, which an extension rejects", e.Seq, in.seq)
+			}
 			if len(b.Message.Content) != len(in.Content) || b.Message.Content[0].Object.Bytes == 0 && b.Message.Content[0].Text != in.Content[0].Text {
 				w.violate("event %d does not say what input %d says", e.Seq, in.seq)
 			}
@@ -259,6 +262,7 @@ func lastStep(log []events.Event) (seq uint64) {
 func (w *world) checkEnclosure(log []events.Event) {
 	var turn, step, last int64
 	var cancelled *events.TurnCancelled
+	var compacting, stopped bool
 	wrong := func(e *events.Event) { w.violate("event %d (%s) stands in step %d.%d", e.Seq, e.Type(), turn, step) }
 	within := func(e *events.Event, t, st int64) {
 		if t != turn || st != step {
@@ -290,10 +294,22 @@ func (w *world) checkEnclosure(log []events.Event) {
 			if turn > 0 && cancelled == nil {
 				cancelled = b
 			}
+			stopped = stopped || compacting
+		case *events.CompactionStart:
+			compacting, stopped = true, false
+		case *events.UserMessage:
+			if stopped && e.Surface.Kind == events.SurfaceReplace {
+				w.violate("event %d puts the summary of a cancelled compaction in place", e.Seq)
+			}
+		case *events.CompactionEnd:
+			if stopped && b.Outcome != events.CompactionInterrupted && b.Outcome != events.CompactionCompleted {
+				w.violate("event %d ends a cancelled compaction as %s", e.Seq, b.Outcome)
+			}
+			compacting, stopped = false, false
 		case *events.LLMStream:
 			within(e, b.Turn, b.Step)
-			if cancelled != nil {
-				w.violate("event %d is a model call of a cancelled turn", e.Seq)
+			if cancelled != nil || stopped {
+				w.violate("event %d is a model call of a cancelled turn, or compaction", e.Seq)
 			}
 		case *events.AssistantMessage:
 			within(e, b.Turn, b.Step)

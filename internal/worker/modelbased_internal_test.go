@@ -31,7 +31,6 @@ func TestModel(t *testing.T) {
 // carryOut carries a plan out in a bubble and returns what must not be and was.
 func carryOut(t *testing.T, p *plan) (bad []string) {
 	t.Helper()
-	defer dumpOnPanic()
 	synctest.Test(t, func(t *testing.T) { bad = newWorld(t, p).run() })
 	return bad
 }

@@ -63,6 +63,7 @@ type answerPlan struct {
 	before  []deed // before anything is answered
 	at      int    // the write behind which
 	during  []deed // happen
+	late    []deed // a while after the answer: in the backoff that follows it, or while tools run
 }
 
 // callPlan is a tool call of an answer.
@@ -179,6 +180,9 @@ func drawAnswer(t *rapid.T, e emphasis) answerPlan {
 	if seldom(t, 2, "during") {
 		a.during = drawDeeds(t, e, 1, 3)
 	}
+	if seldom(t, 4, "late") {
+		a.late = drawDeeds(t, e, 1, 2)
+	}
 	often := 6
 	if e.failures {
 		often = 2
@@ -250,7 +254,7 @@ func (p *plan) String() string {
 		line("round %d: %v", i+1, r)
 	}
 	for i, a := range p.answers {
-		line("request %d: before %v; %q, thinking %t, finish %q, failure %+v; behind write %d: %v", i+1, a.before, a.text, a.think, a.finish, a.failure, a.at, a.during)
+		line("request %d: before %v; %q, thinking %t, finish %q, failure %+v; behind write %d: %v; late: %v", i+1, a.before, a.text, a.think, a.finish, a.failure, a.at, a.during, a.late)
 		for k, c := range a.calls {
 			line("  call %s: %s, broken %t, without id %t, during: %v", callName(i, k), c.tool, c.broken, c.noID, c.during)
 		}

@@ -23,6 +23,9 @@ import (
 // pace is the time between the writes of an answer. It never ends together with a run of chunks.
 const pace = 7 * time.Millisecond
 
+// lateTime is how long after an answer something happens late: less than any backoff, and than a tool takes.
+const lateTime = 5 * time.Millisecond
+
 // settleTime is how long something takes after a deed: whoever it concerns has noticed by then.
 const settleTime = time.Microsecond
 
@@ -30,9 +33,10 @@ const settleTime = time.Microsecond
 func (w *world) serve(rw http.ResponseWriter, r *http.Request) {
 	session := r.Header.Get(provider.HeaderSession)
 	out := &pacedWriter{ResponseWriter: rw, w: w}
+	n := 0
 	if session != "" {
 		w.mu.Lock()
-		n := w.asked[session]
+		n = w.asked[session]
 		w.asked[session]++
 		w.mu.Unlock()
 		if n < len(w.plan.answers) {
@@ -45,6 +49,12 @@ func (w *world) serve(rw http.ResponseWriter, r *http.Request) {
 		}
 	}
 	w.sim.ServeHTTP(out, r)
+	if session != "" && n < len(w.plan.answers) && len(w.plan.answers[n].late) > 0 && w.once(fmt.Sprint("late ", n)) {
+		w.serving.Go(func() {
+			time.Sleep(lateTime)
+			w.do(w.plan.answers[n].late)
+		})
+	}
 }
 
 // pacedWriter writes slowly, and does deeds behind one of the writes.
@@ -182,7 +192,9 @@ func (t *worldTool) Safety() tools.Safety { return t.safety }
 
 // Run implements [tools.Tool].
 func (t *worldTool) Run(ctx context.Context, arguments string) tools.Result {
-	var args struct{ Call string }
+	var args struct {
+		Call string `json:"call"`
+	}
 	if err := json.Unmarshal([]byte(arguments), &args); err != nil {
 		t.w.violate("tool %s got arguments that do not fit its schema: %s", t.name, arguments)
 	}
@@ -229,17 +241,18 @@ func (worldExtension) Name() string { return "world" }
 
 func (worldExtension) PreStep(_ context.Context, _ Point, claimed []events.Input) (Entry, error) {
 	var e Entry
+	var err error
 	for _, in := range claimed {
 		switch text := in.Content[0].Text; {
 		case strings.HasPrefix(text, textRejected):
-			e.Reject = "not like that"
+			return Entry{Reject: "not like that"}, nil
 		case strings.HasPrefix(text, textFailing):
-			return e, errors.New("it does not work")
+			err = errors.New("it does not work")
 		case strings.HasPrefix(text, textAdding):
 			e.Texts = append(e.Texts, "added to "+text)
 		}
 	}
-	return e, nil
+	return e, err
 }
 
 func (worldExtension) CallConfig(_ context.Context, at Point, seed events.Config) (events.Config, error) {

@@ -268,6 +268,8 @@ func (w *world) owner() *life {
 }
 
 // do does deeds, one after another.
+//
+//nolint:contextcheck,nolintlint // whoever is called back in the middle of something has a context that ends with it
 func (w *world) do(deeds []deed) {
 	for _, d := range deeds {
 		now := w.owner()

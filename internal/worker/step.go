@@ -30,7 +30,11 @@ func (l *loop) enterNext(ctx context.Context, turn, step int64) (done bool, err 
 	if l.upTo == 0 { // the worker died that had decided
 		l.upTo = l.seen
 	}
-	if batch := l.batch(step == 1, l.upTo); len(batch) > 0 {
+	batch := l.batch(step == 1, l.upTo)
+	if !l.asked && l.refusal == nil {
+		return true, l.askAgain(ctx, turn, step, batch)
+	}
+	if len(batch) > 0 {
 		return true, l.enter(ctx, batch[0])
 	}
 	if owed := l.state.Owed(); len(owed) > 0 {
@@ -39,21 +43,6 @@ func (l *loop) enterNext(ctx context.Context, turn, step int64) (done bool, err 
 	}
 	if l.refusal != nil { // nothing more is to be said: there is no call
 		return false, nil
-	}
-	if !l.asked { // the worker died that had asked
-		if step > 1 && l.view.complete && !l.view.steered {
-			if _, err := l.turnStopping(ctx, turn, step-1); err != nil {
-				return true, l.refuse(err)
-			}
-		}
-		cause, err := l.preStep(ctx, turn, step, nil)
-		if err != nil {
-			return true, l.refuse(err)
-		}
-		l.asked = true
-		if cause != "" {
-			l.refusal = &events.Failure{Code: events.FailureExtension, Message: cause}
-		}
 	}
 	if len(l.added) > 0 {
 		a := l.added[0]
@@ -73,6 +62,32 @@ func (l *loop) enterNext(ctx context.Context, turn, step int64) (done bool, err 
 		return true, nil
 	}
 	return l.enterContext(ctx, turn, step)
+}
+
+// askAgain asks the extensions about an open step, because the worker died that had asked. Inputs that they have not let
+// in yet enter only now, or not at all.
+func (l *loop) askAgain(ctx context.Context, turn, step int64, batch []*input) error {
+	steers := func(in *input) bool { return in.Kind == events.InputSteer }
+	if step > 1 && l.view.complete && !l.view.steered && !slices.ContainsFunc(batch, steers) {
+		if _, err := l.turnStopping(ctx, turn, step-1); err != nil {
+			return l.refuse(err)
+		}
+	}
+	cause, err := l.preStep(ctx, turn, step, batch)
+	if err != nil {
+		return l.refuse(err)
+	}
+	l.asked = true
+	if cause == "" {
+		return nil
+	}
+	for _, in := range batch {
+		if err := l.drop(ctx, in, cause); err != nil {
+			return err
+		}
+	}
+	l.refusal = &events.Failure{Code: events.FailureExtension, Message: cause}
+	return nil
 }
 
 // enter claims an input that is a message: the claim is the message.

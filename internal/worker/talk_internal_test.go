@@ -227,11 +227,12 @@ func describeCall(e *events.Event, names map[string]string) string {
 	case *events.AssistantMessage:
 		line := "answer " + string(b.Finish.Kind)
 		for _, c := range b.Message.Content {
+			if c.Type == events.BlockText {
+				line += " " + c.Text
+			}
 			if c.Type == events.BlockToolCall {
 				names[c.ID] = c.Name
 				line += " " + c.Name + "()"
-			} else if c.Type == events.BlockText {
-				line += " " + c.Text
 			}
 		}
 		return line

@@ -53,7 +53,7 @@ type Rule struct {
 
 // Condition holds when all of its fields do. The zero value always holds.
 type Condition struct {
-	Contains    lossless.Text `json:"contains,omitzero"`    // stands in the last user message
+	Contains    lossless.Text `json:"contains,omitzero"`    // stands in the last user message; those that stand together count as one
 	Anywhere    lossless.Text `json:"anywhere,omitzero"`    // stands in any message that is no system message
 	System      lossless.Text `json:"system,omitzero"`      // stands in a system message
 	Model       string        `json:"model,omitzero"`       // the model asked for
