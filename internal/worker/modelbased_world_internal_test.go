@@ -226,7 +226,7 @@ func (w *world) live() bool {
 		if err = l.rest(ctx); err != nil {
 			break
 		}
-		if time.Sleep(settleTime); len(q.arrived) == 0 { // everybody else waits as well
+		if pass(settleTime); len(q.arrived) == 0 { // everybody else waits as well
 			return true
 		}
 	}

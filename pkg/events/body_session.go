@@ -2,6 +2,7 @@ package events
 
 import (
 	"cmp"
+	"math"
 	"slices"
 )
 
@@ -47,7 +48,7 @@ type SessionCreated struct {
 	Cwd             string
 	Options         Options
 	Parent          Parent // zero: not a fork
-	SeedLength      uint64 // fork: how many events after this one were copied
+	SeedLength      uint64 // fork: how many events after this one were copied, less than 2^63
 	DelegationDepth int64
 }
 
@@ -77,6 +78,9 @@ func (b *SessionCreated) fields(w *wire) {
 		w.absentZero(b.Parent == Parent{})
 	}
 	w.optUint("seedLength", &b.SeedLength)
+	if w.err == nil && b.SeedLength > math.MaxInt64 { // keeps the sequences behind the copies inside 64 bits
+		w.fail(ErrInvalid, "number beyond 63 bits")
+	}
 	w.optInt("delegationDepth", &b.DelegationDepth)
 	if w.err == nil && !labelsSorted(b.Labels) {
 		w.fail(ErrInvalid, "labels must be sorted by name and unique")

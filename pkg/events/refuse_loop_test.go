@@ -143,3 +143,36 @@ func TestDecodeRefusesAuxiliary(t *testing.T) {
 		t.Run(name, func(t *testing.T) { checkRefused(t, c.payload, c.want) })
 	}
 }
+
+// TestDecodeNamesTheFirstFault has payloads with a fault that comes earlier and one that comes later. What is judged when
+// an object has been read gives way to what its fields say.
+func TestDecodeNamesTheFirstFault(t *testing.T) {
+	block := func(s string) string {
+		return message(`{"message":{"id":"m","role":"user","content":[` + s + `],"source":{"kind":"user"}}}`)
+	}
+	for name, c := range map[string]struct {
+		payload string
+		want    error
+	}{
+		"a word, then syntax":                     {data("compaction/end", `{"compactionId":"k","outcome":"x","y":1}`), events.ErrInvalid},
+		"syntax, then a word":                     {data("compaction/end", `{"compactionId":"k", "outcome":"x"}`), events.ErrSyntax},
+		"an empty compactionId, then syntax":      {data("compaction/end", `{"compactionId":"","y":1}`), events.ErrInvalid},
+		"a long seed, then syntax":                {data("session/created", `{"format":1,"seedLength":9223372036854775808,"y":1}`), events.ErrInvalid},
+		"half a claim, then syntax":               {data("turn/cancelled", `{"cause":"","inboxSeq":1,"y":1}`), events.ErrInvalid},
+		"a place's pair, then syntax":             {data("llm/retry", `{"turn":0,"step":1,"y":1}`), events.ErrInvalid},
+		"no auxiliary, then syntax":               {data("llm/stream", `{"turn":1,"step":1,"attempt":1,"purpose":"title","y":1}`), events.ErrInvalid},
+		"an empty model, then syntax in config":   {data("request/header", `{"header":{"config":{"provider":"p","model":"","y":1}},"reason":"initial"}`), events.ErrSyntax},
+		"an empty model, then syntax in header":   {data("request/header", `{"header":{"config":{"provider":"p","model":""},"y":1},"reason":"initial"}`), events.ErrInvalid},
+		"an empty call id, then syntax in block":  {block(`{"type":"tool-call","id":"","name":"n","arguments":"","y":1}`), events.ErrInvalid},
+		"a width of 0, then syntax in block":      {block(strings.Replace(pixel, `"width":1,"height":1`, `"width":0,"height":1,"y":1`, 1)), events.ErrInvalid},
+		"an empty callId, then syntax in data":    {data("tool/call", `{"turn":1,"step":1,"callId":"","name":"n","arguments":"","y":1}`), events.ErrInvalid},
+		"a misplaced block, then syntax in it":    {block(`{"type":"reasoning","text":1}`), events.ErrSyntax},
+		"a width alone, then syntax in the image": {data("request/images", `{"images":[{"image":"`+zeroHash+`","as":"file","fileId":"f","width":1,"y":1}]}`), events.ErrSyntax},
+		"sequence 0, then syntax":                 {strings.Replace(payload("turn/start", `"data":{"turn":1},"y":1`), `"seq":9`, `"seq":0`, 1), events.ErrSyntax},
+		"sequence 0, then an unknown type":        {strings.Replace(data("vendor/new", `{}`), `"seq":9`, `"seq":0`, 1), events.ErrInvalid},
+		"an unknown type, then a source":          {payload("vendor/new", `"data":{},"sourceEventSeqs":[9]`), events.ErrUnknownType},
+		"a source, then trailing bytes":           {payload("turn/start", `"data":{"turn":1},"sourceEventSeqs":[9]`) + "x", events.ErrInvalid},
+	} {
+		t.Run(name, func(t *testing.T) { checkRefused(t, c.payload, c.want) })
+	}
+}

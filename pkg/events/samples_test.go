@@ -227,7 +227,7 @@ func sampleRest() []events.Event {
 				Image: sampleImageBlock("").Object.Digest, As: events.ImageInline, Label: "Image 1 (1x1):",
 				Object: sampleImageBlock("").Object, Width: 1, Height: 1,
 			},
-			{Image: objects.Sum([]byte("second")), As: events.ImageFile, FileID: "file-abc"},
+			{Image: objects.Sum([]byte("second")), As: events.ImageFile, FileID: "file-abc", Provider: "p", ExpiresAt: sampleTime + 1},
 			{Image: objects.Sum([]byte("third")), As: events.ImageText, Label: "[image omitted]"},
 		}}},
 		{Body: &events.TurnCancelled{

@@ -2,6 +2,7 @@ package fold_test
 
 import (
 	"errors"
+	"math"
 	"slices"
 	"testing"
 
@@ -68,6 +69,13 @@ func TestSeeding(t *testing.T) {
 	}
 	if _, _, open := l.State.Seeding(); open {
 		t.Error("a session that is no fork is seeding")
+	}
+	long := foldtest.New()
+	long.Append(&events.SessionCreated{SeedLength: math.MaxInt64})
+	long.Claimed(events.ClaimCreated)
+	long.Append(new(events.SessionEndSeed)) // a copy, of a fork's fork
+	if from, to, open := long.State.Seeding(); from != 4 || to != 1<<63 || !open {
+		t.Errorf("the longest seed: [%d,%d], open %t; want [4,2^63], true", from, to, open)
 	}
 	again := f.Fork(int(f.Len()))
 	if _, _, open := again.State.Seeding(); open {

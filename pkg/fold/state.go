@@ -124,7 +124,7 @@ func (s *State) LastRequest() (p events.SurfacePosition, ok bool) {
 // Seeding returns the events that a fork has still to copy from its parent, [from,to], and whether it has not come to
 // the end of its seed: when from > to only session/end-seed is missing.
 func (s *State) Seeding() (from, to uint64, open bool) {
-	if s.created == nil || s.created.SeedLength == 0 || s.endSeed >= s.created.SeedLength+1 {
+	if s.created == nil || s.created.SeedLength == 0 || s.endSeed > s.created.SeedLength {
 		return 0, 0, false
 	}
 	return s.seq + 1, s.created.SeedLength + 1, true
@@ -285,14 +285,14 @@ func (s *State) refuse(e *events.Event, rule Rule, format string, args ...any) e
 }
 
 // seedBroken reports whether e ends the copied events of a fork in the wrong place, or fails to end them. What was
-// copied may itself hold the end of an older seed, and needs no second one when that stands last.
+// copied may itself hold the end of an older seed, and needs no second one when that stands last. s.seq is not 0.
 func (s *State) seedBroken(e *events.Event) bool {
-	n := s.created.SeedLength
+	n, copied := s.created.SeedLength, s.seq-1 // so many stand before e; n+2 might not fit
 	ends := e.Type() == events.TypeSessionEndSeed
 	switch {
-	case n == 0 || e.Seq > n+2:
+	case n == 0 || copied > n:
 		return ends
-	case e.Seq == n+2:
+	case copied == n:
 		return ends == (s.endSeed == s.seq)
 	}
 	return false
@@ -301,11 +301,11 @@ func (s *State) seedBroken(e *events.Event) bool {
 // checkSeed follows the copied events of a fork as they were chained in the parent's log: they must end where a fork may
 // start, and add up to the hash that the fork names.
 func (s *State) checkSeed(e *events.Event) error {
-	last := s.created.SeedLength + 1
-	if e.Seq > last {
+	n, copied := s.created.SeedLength, e.Seq-1
+	if copied > n {
 		return nil
 	}
-	if e.Seq == last && !s.AtBoundary() {
+	if copied == n && !s.AtBoundary() {
 		return s.refuse(e, RuleSeed, "what was copied ends in the middle of a turn, a compaction or a model call, or closed the session")
 	}
 	p := &s.created.Parent
@@ -324,7 +324,7 @@ func (s *State) checkSeed(e *events.Event) error {
 		}
 		s.seedHead = events.HashPayload(payload)
 	}
-	if e.Seq == last && (s.seedHead != p.Chain || p.Seq != last) {
+	if copied == n && (s.seedHead != p.Chain || p.Seq != e.Seq) {
 		return s.refuse(e, RuleSeed, "what was copied is not the log of session %s up to event %d", p.ID, p.Seq)
 	}
 	return nil

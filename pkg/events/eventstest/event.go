@@ -93,7 +93,7 @@ func sessionBodies() map[events.Type]func(*rapid.T) events.Body {
 					ID: ID().Draw(t, "parent"), Seq: Seq().Draw(t, "parent seq"),
 					Chain: Hash().Draw(t, "chain"), First: Hash().Draw(t, "first"),
 				}
-				b.SeedLength = maybe(t, Seq(), "seedLength")
+				b.SeedLength = uint64(maybe(t, Ordinal(), "seedLength"))
 			}
 			return b
 		},

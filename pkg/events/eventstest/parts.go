@@ -141,6 +141,7 @@ func ImageShown() *rapid.Generator[events.ImageShown] {
 			i.Object = ImageRef().Draw(t, "object")
 		case events.ImageFile:
 			i.FileID = NonEmptyText().Draw(t, "fileId")
+			i.Provider, i.ExpiresAt = maybe(t, Text(), "provider"), maybe(t, Count(), "expiresAt")
 		case events.ImageText:
 			i.Label = NonEmptyText().Draw(t, "placeholder")
 		}
