@@ -66,15 +66,19 @@ func isDuplicateInFlight(err error) bool {
 // Next returns the session's first input after the place after, in order, whether it was delivered to anybody or not;
 // ok is false when there is none. It asks the stream's leader, so what was published before the call is seen; what was
 // acknowledged a moment before may be as well, so after should be the highest place that the session has claimed.
-// Malformed inputs are passed over and logged.
+// Malformed inputs are passed over and logged. A question without an answer is asked again within Config.AppendTimeout.
 func (b *Inbox) Next(ctx context.Context, session events.ID, after uint64) (q Queued, ok bool, err error) {
 	if _, err := events.ParseID(string(session)); err != nil {
 		return Queued{}, false, fmt.Errorf("next input: %w", err)
 	}
 	for {
-		m, err := b.client.atLeader(ctx, InboxStream, getRequest{Seq: after + 1, NextFor: inboxPrefix + string(session)})
+		var m rawMessage
+		err := b.client.retried(ctx, b.client.prefix+"STREAM.MSG.GET."+InboxStream, func(ctx context.Context) (err error) {
+			m, err = b.client.atLeader(ctx, InboxStream, getRequest{Seq: after + 1, NextFor: inboxPrefix + string(session)})
+			return err
+		})
 		if err != nil {
-			return Queued{}, false, fmt.Errorf("session %s: next input after %d: %w", session, after, mapped(err))
+			return Queued{}, false, fmt.Errorf("session %s: next input after %d: %w", session, after, err)
 		}
 		if m.seq == 0 {
 			return Queued{}, false, nil

@@ -72,6 +72,19 @@ func (l *sessionLog) Last(ctx context.Context) (uint64, error) {
 	return state.LastSeq, nil
 }
 
+// LastOf returns the session's last event of type t; ok is false when there is none. It asks the stream's leader.
+func (l *sessionLog) LastOf(ctx context.Context, t events.Type) (m eventlog.Message, ok bool, err error) {
+	raw, err := l.client.atLeader(ctx, l.stream, getRequest{LastFor: SessionSubject(l.id, t)})
+	if err != nil {
+		return eventlog.Message{}, false, fmt.Errorf("session %s: last %s: %w", l.id, t, mapped(err))
+	}
+	if raw.seq == 0 {
+		return eventlog.Message{}, false, nil
+	}
+	m, err = message(l.id, raw)
+	return m, err == nil, err
+}
+
 // Append implements [eventlog.Log].
 //
 // The publish carries the event's ID and, as its fence, the sequence before it. Whatever comes back but a plain

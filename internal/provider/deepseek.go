@@ -118,7 +118,8 @@ func (d *deepSeek) Prepare(_ context.Context, proposed events.Config) (*Prepared
 	}
 	spec := Spec{
 		Config: c, Defaults: filled, Codec: deepSeekCodec, Retry: d.cfg.Retry,
-		ContextWindow: model.ContextWindow, MaxTokens: maxTokens, AcceptsImages: model.Images, MaxImagePixels: model.MaxImagePixels,
+		ContextWindow: model.ContextWindow, MaxTokens: maxTokens, LeastEffort: effortOff,
+		AcceptsImages: model.Images, MaxImagePixels: model.MaxImagePixels,
 	}
 	if model.Files {
 		spec.Uploader = d
@@ -143,6 +144,7 @@ func (d *deepSeek) stream(ctx context.Context, call Call) iter.Seq2[events.Chunk
 		a := answer{
 			adapter: d, ctx: ctx, body: idleReader{body: resp.Body, idle: d.cfg.IdleTimeout, cancel: cancel},
 			chat: chatStream{seq: call.Seq, secret: d.cfg.Key}, requestID: requestID(resp.Header, d.cfg.Key), yield: yield,
+			retryAfterMs: retryAfter(resp.Header, d.cfg.Now()).Milliseconds(),
 		}
 		a.run()
 	}
@@ -236,7 +238,9 @@ type answer struct {
 	requestID string
 	yield     func(events.Chunk, error) bool
 	stopped   bool // by the receiver
-	failed    *Error
+
+	retryAfterMs int64 // what the response's header asks for
+	failed       *Error
 }
 
 // drainTime is how long the end of a complete answer is waited for, so that its connection can be used again.
@@ -256,6 +260,9 @@ func (a *answer) run() {
 	if a.failed != nil {
 		if a.failed.Failure.RequestID == "" {
 			a.failed.Failure.RequestID = a.requestID
+		}
+		if a.failed.Failure.Code.Retryable() {
+			a.failed.Failure.RetryAfterMs = a.retryAfterMs
 		}
 		a.yield(events.Chunk{}, a.failed)
 		return

@@ -226,7 +226,7 @@ func TestHTTPErrors(t *testing.T) {
 		{"429 milliseconds", 429, map[string]string{"Retry-After-Ms": "150", "Retry-After": "9"}, "", events.Failure{Code: events.FailureRateLimit, RetryAfterMs: 150}},
 		{"429 date", 429, map[string]string{"Retry-After": now.Add(90 * time.Second).Format(http.TimeFormat)}, "", events.Failure{Code: events.FailureRateLimit, RetryAfterMs: 90_000}},
 		{"429 past", 429, map[string]string{"Retry-After": now.Add(-time.Hour).Format(http.TimeFormat)}, "", events.Failure{Code: events.FailureRateLimit}},
-		{"429 for ever", 429, map[string]string{"Retry-After": "1e300"}, "", events.Failure{Code: events.FailureRateLimit, RetryAfterMs: 3_600_000}},
+		{"429 for ever", 429, map[string]string{"Retry-After": "1e300"}, "", events.Failure{Code: events.FailureRateLimit, RetryAfterMs: 365 * 24 * 3_600_000}},
 		{"429 nonsense", 429, map[string]string{"Retry-After": "soon"}, "", events.Failure{Code: events.FailureRateLimit}},
 		{"429 negative", 429, map[string]string{"Retry-After": "-5"}, "", events.Failure{Code: events.FailureRateLimit}},
 		{"429 NaN", 429, map[string]string{"Retry-After": "NaN"}, "", events.Failure{Code: events.FailureRateLimit}},
@@ -271,6 +271,22 @@ func TestHTTPErrors(t *testing.T) {
 			}
 			checkFailureEncodable(t, got)
 		})
+	}
+}
+
+// TestRetryAfterInStream keeps what the response's header asks for when the answer breaks off in a way that may be made
+// good.
+func TestRetryAfterInStream(t *testing.T) {
+	for kind, want := range map[string]int64{"rate_limit_error": 90_000, "invalid_request_error": 0} {
+		url := serve(t, func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Type", "text/event-stream")
+			w.Header().Set("Retry-After", "90")
+			_, _ = io.WriteString(w, data(delta(`"content":"a"`), `{"error":{"message":"slow","type":"`+kind+`"}}`))
+		})
+		_, failed := dispatch(t, newAdapter(t, url))
+		if failed == nil || failed.Failure.Message != "slow" || failed.Failure.RetryAfterMs != want {
+			t.Errorf("%s: %+v", kind, failed)
+		}
 	}
 }
 

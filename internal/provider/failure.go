@@ -21,7 +21,7 @@ const (
 	maxMessage    = 2 << 10   // bytes of a failure's message from outside
 	maxErrorBody  = 256 << 10 // bytes of an error response that are read
 	maxRequestID  = 128
-	maxRetryAfter = time.Hour // longer requests of a provider count as this
+	maxRetryAfter = 365 * 24 * time.Hour // longer requests of a provider count as this
 )
 
 // vendorError is an error as OpenAI-like services write it: {"error":{"message","type","code"}}, {"error":"text"} or

@@ -50,6 +50,7 @@ type Spec struct {
 
 	ContextWindow  int64    // tokens, 0 when unknown
 	MaxTokens      int64    // what the adapter fills in for this model and effort; 0: nothing
+	LeastEffort    string   // the reasoning effort with the least reasoning that the model takes; "": none is known
 	AcceptsImages  bool     // a request may show images
 	MaxImagePixels int64    // width times height of one image; 0: no limit is known
 	Uploader       Uploader // keeps images where this call's endpoint finds them by id; nil: they go in the body
@@ -98,6 +99,9 @@ func (p *Prepared) RetryPolicy() RetryPolicy { return p.spec.Retry }
 // MaxTokens returns what the adapter fills in as maxTokens for this model and effort, 0 when it leaves that open. It
 // says nothing about the prepared config, which may have another.
 func (p *Prepared) MaxTokens() int64 { return p.spec.MaxTokens }
+
+// LeastEffort returns the reasoning effort with the least reasoning that the model takes, "" when none is known.
+func (p *Prepared) LeastEffort() string { return p.spec.LeastEffort }
 
 // AcceptsImages reports whether the request may show images. Otherwise they are to be described in text.
 func (p *Prepared) AcceptsImages() bool { return p.spec.AcceptsImages }

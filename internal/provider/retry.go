@@ -19,7 +19,7 @@ type RetryMode string
 // The retry modes. The empty one counts as [RetryNormal].
 const (
 	RetryNormal RetryMode = "normal" // those that may go away by themselves, a bounded number of times
-	RetryAlways RetryMode = "always" // all that another attempt can make good at all, without bound
+	RetryAlways RetryMode = "always" // all that another attempt can make good at all, without bound where time may help
 )
 
 // RetryPolicy says after which failures, how often and after which delays a model call is tried again. A zero field
@@ -28,8 +28,15 @@ type RetryPolicy struct {
 	Mode        RetryMode
 	MaxAttempts int64         // attempts in all, the first one included; only with RetryNormal
 	Base        time.Duration // the delay before the first retry; each further one doubles it
-	Max         time.Duration // no delay is longer, whatever the provider asks for
+	Max         time.Duration // no delay of our own is longer; one that the provider asks for may be, see [MaxAsked]
 }
+
+// MaxAsked is the longest delay that a provider may ask for and get, or a policy's Max where that is longer. Whoever asks
+// for more gets no further attempt under [RetryNormal], and one after this time under [RetryAlways].
+const MaxAsked = time.Hour
+
+// longestAsked returns the longest delay that the provider gets; p is whole.
+func (p RetryPolicy) longestAsked() time.Duration { return max(p.Max, MaxAsked) }
 
 // DefaultRetryPolicy returns what counts for a field that nobody decides: normal, 4 attempts, 500 ms up to 30 s.
 func DefaultRetryPolicy() RetryPolicy {
@@ -50,10 +57,28 @@ func (p RetryPolicy) Or(other RetryPolicy) RetryPolicy {
 	return p
 }
 
-// MaxRetries returns how many attempts may follow the first one, 0 when there is no bound.
-func (p RetryPolicy) MaxRetries() int64 {
-	p = p.Or(DefaultRetryPolicy())
-	return max(p.MaxAttempts-1, 0)
+// MaxRetries returns how many attempts may follow the first one when they fail with a code, 0 when there is no bound.
+func (p RetryPolicy) MaxRetries(code events.FailureCode) int64 {
+	return max(p.Or(DefaultRetryPolicy()).attempts(code)-1, 0)
+}
+
+// attempts returns how many attempts in all end with a code, 0 when there is no bound; p is whole.
+func (p RetryPolicy) attempts(code events.FailureCode) int64 {
+	if p.Mode == RetryAlways && repeats(code) {
+		return DefaultRetryPolicy().MaxAttempts
+	}
+	return p.MaxAttempts
+}
+
+// repeats reports whether the same request will most likely fail in the same way, whenever it is made, and costs
+// something each time.
+func repeats(code events.FailureCode) bool {
+	switch code {
+	case events.FailureInvalid, events.FailureMalformed, events.FailureCredential, events.FailureContentFilter:
+		return true
+	default:
+		return false
+	}
 }
 
 // Validate returns an error that wraps [ErrRetryPolicy] when a field cannot be used. The zero policy is valid.
@@ -139,22 +164,25 @@ func ParseRetryPolicy(s string) (RetryPolicy, error) {
 // Retry reports whether another attempt follows the failed one, which was the attempt-th, from 1.
 //
 // No policy repeats a call that was cancelled, misused or has no adapter, nor a request that the context window is too
-// small for: that one has to become another request first.
+// small for: that one has to become another request first. Even [RetryAlways] makes only as many attempts as
+// [DefaultRetryPolicy] when the same request fails alike whenever it is made: INVALID_REQUEST, MALFORMED_RESPONSE,
+// INVALID_CREDENTIAL and CONTENT_FILTER. QUOTA is not among them: it ends with a payment or a new month.
 func Retry(policy RetryPolicy, failure events.Failure, attempt int64) bool {
 	policy = policy.Or(DefaultRetryPolicy())
 	if policy.Mode != RetryAlways {
-		return failure.Code.Retryable() && attempt < policy.MaxAttempts
+		return failure.Code.Retryable() && attempt < policy.MaxAttempts && failure.RetryAfterMs <= policy.longestAsked().Milliseconds()
 	}
 	switch failure.Code {
 	case events.FailureCancelled, events.FailurePrepared, events.FailureNoAdapter, events.FailureContextWindow:
 		return false
 	default:
-		return true
+		most := policy.attempts(failure.Code)
+		return most == 0 || attempt < most
 	}
 }
 
-// Delay returns how long to wait before a retry, the first one being 1: the policy's Base, doubled with each retry,
-// less up to half of it as jitter says, or what the provider asks for if that is longer, but never more than Max.
+// Delay returns how long to wait before a retry, the first one being 1: the policy's Base, doubled with each retry up to
+// Max, less up to half of it as jitter says, or what the provider asks for if that is longer, up to [MaxAsked] or Max.
 // jitter is in [0,1); 0 takes nothing off.
 func Delay(policy RetryPolicy, retry int64, failure events.Failure, jitter float64) time.Duration {
 	policy = policy.Or(DefaultRetryPolicy())
@@ -172,8 +200,8 @@ func Delay(policy RetryPolicy, retry int64, failure events.Failure, jitter float
 	switch asked := failure.RetryAfterMs; {
 	case asked <= 0:
 		return delay
-	case asked > policy.Max.Milliseconds():
-		return policy.Max
+	case asked > policy.longestAsked().Milliseconds():
+		return policy.longestAsked()
 	default:
 		return max(delay, time.Duration(asked)*time.Millisecond)
 	}

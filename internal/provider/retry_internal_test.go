@@ -29,9 +29,11 @@ func TestRetry(t *testing.T) {
 	never := []events.FailureCode{
 		events.FailureCancelled, events.FailurePrepared, events.FailureNoAdapter, events.FailureContextWindow,
 	}
+	alike := []events.FailureCode{events.FailureInvalid, events.FailureMalformed, events.FailureCredential, events.FailureContentFilter}
 	codes := append(allFailureCodes(), "SOMETHING_NEW")
 	for _, code := range codes {
 		f := events.Failure{Code: code}
+		always, bounded := !slices.Contains(never, code), slices.Contains(alike, code)
 		for _, tt := range []struct {
 			policy  RetryPolicy
 			attempt int64
@@ -43,12 +45,39 @@ func TestRetry(t *testing.T) {
 			{RetryPolicy{MaxAttempts: 1}, 1, false},
 			{RetryPolicy{Mode: RetryNormal, MaxAttempts: 2}, 1, slices.Contains(normal, code)},
 			{RetryPolicy{Mode: RetryNormal, MaxAttempts: 2}, 2, false},
-			{RetryPolicy{Mode: RetryAlways}, 1, !slices.Contains(never, code)},
-			{RetryPolicy{Mode: RetryAlways}, math.MaxInt64, !slices.Contains(never, code)},
+			{RetryPolicy{Mode: RetryAlways}, 1, always},
+			{RetryPolicy{Mode: RetryAlways}, 3, always},
+			{RetryPolicy{Mode: RetryAlways}, 4, always && !bounded},
+			{RetryPolicy{Mode: RetryAlways}, math.MaxInt64, always && !bounded},
 		} {
 			if got := Retry(tt.policy, f, tt.attempt); got != tt.want {
 				t.Errorf("%q, %s, attempt %d: %v", tt.policy, code, tt.attempt, got)
 			}
+		}
+		if n := (RetryPolicy{Mode: RetryAlways}).MaxRetries(code); (n == 0) == bounded || n != 0 && n != 3 {
+			t.Errorf("%s: %d retries", code, n)
+		}
+	}
+}
+
+// TestRetryAsked gives up when the provider wants to be left alone for too long, unless the mode is always.
+func TestRetryAsked(t *testing.T) {
+	hour := time.Hour.Milliseconds()
+	for _, tt := range []struct {
+		policy RetryPolicy
+		asked  int64
+		want   bool
+	}{
+		{RetryPolicy{}, 60_000, true},
+		{RetryPolicy{}, hour, true},
+		{RetryPolicy{}, hour + 1, false},
+		{RetryPolicy{}, math.MaxInt64, false},
+		{RetryPolicy{Max: 2 * time.Hour}, 2 * hour, true},
+		{RetryPolicy{Max: 2 * time.Hour}, 2*hour + 1, false},
+		{RetryPolicy{Mode: RetryAlways}, math.MaxInt64, true},
+	} {
+		if got := Retry(tt.policy, events.Failure{Code: events.FailureRateLimit, RetryAfterMs: tt.asked}, 1); got != tt.want {
+			t.Errorf("%q, asked for %d ms: %v", tt.policy, tt.asked, got)
 		}
 	}
 }
@@ -78,15 +107,18 @@ func TestDelay(t *testing.T) {
 		{"asked for less", p, 1, after(99), 0, 100 * ms},
 		{"asked for more", p, 1, after(101), 0, 101 * ms},
 		{"asked for more than the jitter leaves", p, 1, after(90), 0.5, 90 * ms},
-		{"asked for too much", p, 1, after(3_600_000), 0, time.Second},
-		{"asked for more than there is", p, 1, after(math.MaxInt64), 0, time.Second},
+		{"asked for more than our own most", p, 1, after(60_000), 0, time.Minute},
+		{"asked for an hour", p, 1, after(3_600_000), 0, time.Hour},
+		{"asked for too much", p, 1, after(3_600_001), 0, time.Hour},
+		{"asked for more than there is", p, 1, after(math.MaxInt64), 0, time.Hour},
+		{"asked for less than a long most", RetryPolicy{Base: 100 * ms, Max: 3 * time.Hour}, 1, after(7_200_000), 0, 2 * time.Hour},
 		{"asked for less than nothing", p, 1, after(math.MinInt64), 0, 100 * ms},
 		{"default", RetryPolicy{}, 1, after(0), 0, 500 * ms},
 		{"default, at the most", RetryPolicy{}, 99, after(0), 0, 30 * time.Second},
 		{"base alone, above the default's most", RetryPolicy{Base: time.Hour}, 1, after(0), 0, 30 * time.Second},
 		{"the longest there is", RetryPolicy{Base: math.MaxInt64 - 1, Max: math.MaxInt64}, 2, after(math.MaxInt64), 0, math.MaxInt64},
 		{"half of the longest there is", RetryPolicy{Base: math.MaxInt64, Max: math.MaxInt64}, 1, after(0), 1, 1 << 62},
-		{"part of a millisecond", RetryPolicy{Base: 1, Max: 1500 * time.Microsecond}, 1, after(2), 0, 1500 * time.Microsecond},
+		{"part of a millisecond", RetryPolicy{Base: 1, Max: 1500 * time.Microsecond}, 1, after(2), 0, 2 * ms},
 	}
 	for _, tt := range tests {
 		if got := Delay(tt.policy, tt.retry, tt.failure, tt.jitter); got != tt.want {
@@ -120,16 +152,20 @@ func TestDelayProperties(t *testing.T) {
 		f := events.Failure{RetryAfterMs: rapid.Int64().Draw(t, "asked")}
 		jitter := rapid.Float64Range(0, math.Nextafter(1, 0)).Draw(t, "jitter")
 		d := Delay(p, retry, f, jitter)
+		most := whole.Max
+		if f.RetryAfterMs > 0 {
+			most = max(most, time.Hour)
+		}
 		switch {
-		case d < 0 || d > whole.Max:
-			t.Fatalf("%v is not in [0,%v]", d, whole.Max)
+		case d < 0 || d > most:
+			t.Fatalf("%v is not in [0,%v]", d, most)
 		case d < min(whole.Base, whole.Max)/2:
 			t.Fatalf("%v is less than half of %v", d, whole.Base)
 		case Delay(p, retry+1, f, 0) < Delay(p, retry, f, 0):
 			t.Fatalf("%v, then %v", Delay(p, retry, f, 0), Delay(p, retry+1, f, 0))
 		case Delay(p, retry, f, 0) < d:
 			t.Fatalf("jitter made %v of %v", d, Delay(p, retry, f, 0))
-		case f.RetryAfterMs > 0 && d < whole.Max && d.Milliseconds() < f.RetryAfterMs:
+		case f.RetryAfterMs > 0 && d < most && d.Milliseconds() < f.RetryAfterMs:
 			t.Fatalf("%v, although %d ms were asked for", d, f.RetryAfterMs)
 		}
 	})
@@ -148,8 +184,8 @@ func TestRetryEnds(t *testing.T) {
 		if f.Code.Retryable() {
 			want = p.MaxAttempts
 		}
-		if n != want || p.MaxRetries() != p.MaxAttempts-1 {
-			t.Fatalf("%d attempts, want %d; %d retries", n, want, p.MaxRetries())
+		if n != want || p.MaxRetries(f.Code) != p.MaxAttempts-1 {
+			t.Fatalf("%d attempts, want %d; %d retries", n, want, p.MaxRetries(f.Code))
 		}
 	})
 }
@@ -206,8 +242,8 @@ func TestRetryPolicyOr(t *testing.T) {
 			t.Errorf("%+v or %+v: %+v", tt.p, tt.other, got)
 		}
 	}
-	if always.MaxRetries() != 0 || (RetryPolicy{}).MaxRetries() != 3 {
-		t.Errorf("%d, %d", always.MaxRetries(), (RetryPolicy{}).MaxRetries())
+	if server := events.FailureServer; always.MaxRetries(server) != 0 || (RetryPolicy{}).MaxRetries(server) != 3 {
+		t.Errorf("%d, %d", always.MaxRetries(server), (RetryPolicy{}).MaxRetries(server))
 	}
 	rapid.Check(t, func(t *rapid.T) {
 		p := drawPolicy(t)

@@ -1,6 +1,7 @@
 package worker
 
 import (
+	"context"
 	"errors"
 	"fmt"
 
@@ -57,7 +58,7 @@ func (c *Config) admitImages(in *input) error {
 		}
 		data := in.Attachments[next] // a decoded input has one for each
 		next++
-		info, err := images.Inspect(data, c.ImageLimits)
+		info, err := c.inspect(data)
 		if err != nil {
 			return fmt.Errorf("%w: image %d: %w", errRefused, next, err)
 		}
@@ -67,6 +68,19 @@ func (c *Config) admitImages(in *input) error {
 		}
 	}
 	return nil
+}
+
+// mostDecoding is how many images are decoded at a time, over all sessions. A small one takes no time; what claims to be a
+// large one takes 24 bytes a pixel and a second.
+const mostDecoding = 2
+
+// inspect returns what an image is, when it is its turn to be decoded.
+func (c *Config) inspect(data []byte) (images.Info, error) {
+	if err := c.decoding.Acquire(context.Background(), 1); err != nil { // nothing ends the waiting, which is short
+		return images.Info{}, err
+	}
+	defer c.decoding.Release(1)
+	return images.Inspect(data, c.ImageLimits)
 }
 
 // eventBytes returns the size of the largest event that the input leads to when texts longer than inline are objects.

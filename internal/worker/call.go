@@ -17,7 +17,7 @@ import (
 
 // call prepares, records and makes the open step's next model call.
 func (l *loop) call(ctx context.Context, turn, step int64) error {
-	prepared, err := l.header(ctx, turn, step)
+	_, prepared, err := l.header(ctx, turn, step)
 	if err != nil {
 		return l.refuse(err)
 	}
@@ -78,37 +78,38 @@ func (l *loop) refuse(err error) error {
 
 // refusal returns the failure that an error of making a call is; ok is false when trying again may help.
 func refusal(err error) (f events.Failure, ok bool) {
-	var failed *provider.Error
 	switch {
-	case errors.As(err, &failed):
-		if errors.Is(failed.Err, context.Canceled) {
-			return f, false
-		}
-		f = failed.Failure
-	case errors.Is(err, eventlog.ErrTooLarge), errors.Is(err, events.ErrInvalid), errors.Is(err, objects.ErrFull), errors.Is(err, objects.ErrTooLarge),
+	case err == nil, errors.Is(err, errStopping):
+		return f, false
+	case errors.As(err, new(*provider.Error)),
+		errors.Is(err, eventlog.ErrTooLarge), errors.Is(err, events.ErrInvalid), errors.Is(err, objects.ErrFull), errors.Is(err, objects.ErrTooLarge),
 		errors.Is(err, objects.ErrNotFound), errors.Is(err, objects.ErrCorrupt),
 		errors.Is(err, codec.ErrUnsupported), errors.Is(err, codec.ErrUnshownImage), errors.Is(err, codec.ErrCorruptObject), errors.Is(err, codec.ErrUnknownCodec):
-		f = events.Failure{Code: events.FailureInvalid, Message: err.Error()}
-	default:
-		return f, false
+		return failureOf(err), true
 	}
-	f.Message = clipText(f.Message)
-	return f, true
+	return f, false
 }
 
-// ask calls an extension beside the inbox. One that panics has failed.
+// errStopping says that something failed while the worker was stopping, or had lost the session. What it says of itself
+// does not count: it may be the end of its ctx, and whoever goes on asks again.
+var errStopping = errors.New("the worker stops")
+
+// ask calls an extension beside the inbox. One that panics has failed. The error wraps errStopping when ctx has ended.
 func ask[T any](ctx context.Context, l *loop, f func(context.Context) (T, error)) (v T, err error) {
 	err = l.watched(ctx, func(ctx context.Context) error {
 		var err error
-		v, err = guarded(func() (T, error) { return f(ctx) })
+		v, err = detached(ctx, l.cfg, f)
 		return err
 	})
+	if ended := ctx.Err(); err != nil && ended != nil {
+		err = fmt.Errorf("%w: %w", errStopping, ended)
+	}
 	return v, err
 }
 
-// header binds the next call of the loop to an adapter and records the header and the context that it owes. A route that
-// nobody serves fails as a call would: what was wanted stands in the log.
-func (l *loop) header(ctx context.Context, turn, step int64) (*provider.Prepared, error) {
+// header binds the next call of the loop to an adapter, which it returns too, and records the header and the context that
+// it owes. A route that nobody serves fails as a call would: what was wanted stands in the log.
+func (l *loop) header(ctx context.Context, turn, step int64) (provider.Adapter, *provider.Prepared, error) {
 	proposed := l.state.ConfigSeed(l.cfg.Defaults)
 	for _, x := range l.cfg.Extensions.CallConfig {
 		seed := proposed
@@ -116,12 +117,12 @@ func (l *loop) header(ctx context.Context, turn, step int64) (*provider.Prepared
 		at := l.point(turn, step)
 		next, err := ask(ctx, l, func(ctx context.Context) (events.Config, error) { return x.CallConfig(ctx, at, seed) })
 		if err != nil {
-			return nil, extensionError(x, err)
+			return nil, nil, extensionError(x, err)
 		}
 		proposed = next
 	}
 	if proposed.Provider == "" || proposed.Model == "" {
-		return nil, &provider.Error{Failure: events.Failure{
+		return nil, nil, &provider.Error{Failure: events.Failure{
 			Code: events.FailureNoAdapter,
 			Message: "no provider or no model: choose them for the session (refold session new --provider --model, refold session configure) " +
 				"or give the worker defaults (loop-worker --provider --model)",
@@ -130,19 +131,22 @@ func (l *loop) header(ctx context.Context, turn, step int64) (*provider.Prepared
 	adapter, _, ok := l.cfg.Routes.Lookup(proposed.Provider)
 	if !ok {
 		if err := l.recordHeader(ctx, events.Header{Config: proposed}, 0); err != nil {
-			return nil, err
+			return nil, nil, err
 		}
-		return nil, &provider.Error{Failure: events.Failure{
+		return nil, nil, &provider.Error{Failure: events.Failure{
 			Code:    events.FailureNoAdapter,
 			Message: fmt.Sprintf("this worker has no provider %q: start a worker that has it, or choose another for the session", proposed.Provider),
 		}}
 	}
 	prepared, err := adapter.Prepare(ctx, proposed)
+	if ended := ctx.Err(); err != nil && ended != nil {
+		return nil, nil, fmt.Errorf("%w: %w", errStopping, ended)
+	}
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	l.policy, l.prepared = prepared.RetryPolicy(), true
-	return prepared, l.recordHeader(ctx, events.Header{Config: prepared.Config(), AdapterDefaults: prepared.Defaults()}, prepared.ContextWindow())
+	return adapter, prepared, l.recordHeader(ctx, events.Header{Config: prepared.Config(), AdapterDefaults: prepared.Defaults()}, prepared.ContextWindow())
 }
 
 // recordHeader completes the header and appends it and the request's context when they are owed.

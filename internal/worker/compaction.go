@@ -26,7 +26,11 @@ func (l *loop) decide(ctx context.Context, reason events.CompactionReason, pendi
 	if _, open := l.state.Compaction(); open { // the one that is decided about
 		done--
 	}
-	return compact.Decide(l.cfg.Compaction, &l.view.meter, compact.Situation{
+	policy := l.cfg.Compaction
+	if l.noPrune {
+		policy.PruneChars = -1
+	}
+	return compact.Decide(policy, &l.view.meter, compact.Situation{
 		Reason: reason, Window: window.ContextWindow, KeepFrom: l.view.prompt, Pending: pending,
 		Done: done, Stalled: l.view.stalled, Pruned: l.view.pruned,
 	}, compact.Pruner{
@@ -109,7 +113,12 @@ func (l *loop) prune(ctx context.Context, p *compact.Pruned) error {
 	content := slices.Clone(p.Content)
 	for i := range content {
 		var err error
-		if content[i], err = l.textBlock(ctx, content[i], l.cfg.InlineMax); err != nil {
+		if content[i], err = l.textBlock(ctx, content[i], l.cfg.InlineMax); errors.Is(err, objects.ErrFull) {
+			l.log.WarnContext(ctx, "a result is not shortened", slog.Uint64("result", p.Seq), slog.Any("error", err))
+			l.noPrune = true
+			return nil
+		}
+		if err != nil {
 			return err
 		}
 	}
@@ -196,15 +205,11 @@ func (l *loop) summarise(ctx context.Context, c *fold.Compaction) error {
 		}
 	}
 	turn, step := l.openTurn(), l.openStep()
-	own, err := l.header(ctx, turn, step)
+	adapter, own, err := l.header(ctx, turn, step)
 	if err != nil {
 		return err
 	}
-	config := own.Config()
-	if config.MaxTokens == 0 || config.MaxTokens > l.cfg.SummaryMax {
-		config.MaxTokens = l.cfg.SummaryMax
-	}
-	prepared, err := l.prepare(ctx, config)
+	prepared, err := l.prepareSummary(ctx, adapter, own)
 	if err != nil {
 		return err
 	}
@@ -261,13 +266,24 @@ func (l *loop) chooseRegion(ctx context.Context, c *fold.Compaction) (why string
 	return why, nil
 }
 
-// prepare binds a complete configuration to its adapter.
-func (l *loop) prepare(ctx context.Context, config events.Config) (*provider.Prepared, error) {
-	adapter, _, ok := l.cfg.Routes.Lookup(config.Provider)
-	if !ok {
-		return nil, &provider.Error{Failure: events.Failure{
-			Code: events.FailureNoAdapter, Message: fmt.Sprintf("this worker has no provider %q any more", config.Provider),
-		}}
+// prepareSummary binds the configuration of a call for a summary to the adapter of the conversation's own calls: with the
+// least reasoning, which would count as part of the answer, and as many tokens as an answer has room for.
+func (l *loop) prepareSummary(ctx context.Context, adapter provider.Adapter, own *provider.Prepared) (*provider.Prepared, error) {
+	config := own.Config()
+	most := config.MaxTokens
+	if effort := own.LeastEffort(); effort != "" {
+		config.ReasoningEffort = effort
+	}
+	config.MaxTokens = 0
+	open, err := adapter.Prepare(ctx, config)
+	if err != nil {
+		return nil, err
+	}
+	config.MaxTokens = max(l.cfg.SummaryMax, l.cfg.Compaction.Reserved(own.ContextWindow()))
+	for _, bound := range [...]int64{most, open.MaxTokens()} {
+		if bound > 0 {
+			config.MaxTokens = min(config.MaxTokens, bound)
+		}
 	}
 	return adapter.Prepare(ctx, config)
 }

@@ -260,6 +260,88 @@ func TestSummaryRetry(t *testing.T) {
 	}
 }
 
+// TestSummaryEnds gives a summary up that was cut off, at once, and one that the provider fails to give, soon, whatever
+// the mode.
+func TestSummaryEnds(t *testing.T) {
+	cut := simulator.Answer{Text: "Not", Finish: "length"}
+	busy := simulator.Answer{Failure: &simulator.Failure{Kind: simulator.FailHTTP, Status: 503}}
+	again := []string{"llm/retry-started", "call compaction 2", "failed SERVER", "retry 2", "llm/retry-started", "call compaction 3", "failed SERVER"}
+	for _, tt := range []struct {
+		answer simulator.Answer
+		want   []string
+	}{
+		{cut, []string{"failed MALFORMED_RESPONSE"}},
+		{busy, append([]string{"failed SERVER", "retry 1"}, append(again, "retry 3", "llm/retry-started", "call compaction 4", "failed SERVER")...)},
+	} {
+		r := small(t, 0, summaries(tt.answer))
+		r.cfg.Retry.Mode = provider.RetryAlways
+		k := r.talk()
+		k.prompt("one")
+		k.prompt("two")
+		k.tell(events.Input{Kind: events.InputCompact})
+		k.rest()
+		want := []string{"prompt", "call loop 1", "answer", "turn end completed", "prompt", "call loop 1", "answer", "turn end completed"}
+		want = append(want, "compaction command", "call compaction 1")
+		k.wantShort(append(append(want, tt.want...), "compaction end failed")...)
+		list, _ := k.all()
+		for i := range list {
+			if b, ok := list[i].Body.(*events.LLMRetry); ok && b.MaxRetries != 3 {
+				t.Errorf("retry %d of %d", b.Retry, b.MaxRetries)
+			}
+		}
+	}
+}
+
+// TestSummaryRoom asks for a summary without reasoning and with as much room as an answer has, within what the session and
+// the model permit.
+func TestSummaryRoom(t *testing.T) {
+	for _, tt := range []struct {
+		model           provider.Model
+		summaryMax, own int64
+		want            string
+	}{
+		{provider.Model{ContextWindow: 80_000, MaxTokens: 32_768}, 0, 0, "10000"},
+		{provider.Model{ContextWindow: 80_000, MaxTokens: 32_768}, 12_000, 0, "12000"},
+		{provider.Model{ContextWindow: 80_000, MaxTokens: 32_768, MaxTokensOff: 8192}, 0, 0, "8192"},
+		{provider.Model{ContextWindow: 80_000, MaxTokens: 6000, MaxTokensOff: 8192}, 0, 0, "6000"},
+		{provider.Model{ContextWindow: 80_000, MaxTokens: 32_768}, 0, 5000, "5000"},
+		{provider.Model{ContextWindow: 16_000}, 0, 0, "4096"},
+	} {
+		r := newRig(t, summaries(notes))
+		tt.model.Name = "deepseek-chat"
+		r.route(provider.KindDeepSeek, tt.model)
+		r.cfg.SummaryMax = max(tt.summaryMax, r.cfg.SummaryMax)
+		r.cfg.Defaults.MaxTokens = tt.own
+		k := r.talk()
+		k.prompt("one")
+		k.prompt("two")
+		k.tell(events.Input{Kind: events.InputCompact})
+		k.rest()
+		sent := k.sim.Requests()
+		body := string(sent[len(sent)-1].Body)
+		if !strings.Contains(body, `"max_tokens":`+tt.want+`}`) || !strings.Contains(body, `"thinking":{"type":"disabled"}`) {
+			t.Errorf("%+v: want %s of %s", tt, tt.want, body)
+		}
+	}
+}
+
+// TestSummaryRoute stays with the adapter that the header was recorded for, although the route is taken away.
+func TestSummaryRoute(t *testing.T) {
+	r := small(t, 0, summaries(notes))
+	k := r.talk()
+	k.prompt("one")
+	k.prompt("two")
+	k.rest()
+	k.die()
+	k.tell(events.Input{Kind: events.InputCompact})
+	k.on(1, is[*events.RequestHeader], func() { r.cfg.Routes.Set(provider.KindDeepSeek, nil) })
+	k.rest()
+	k.wantShort(
+		"prompt", "call loop 1", "answer", "turn end completed", "prompt", "call loop 1", "answer", "turn end completed", "claimed resumed",
+		"compaction command", "call compaction 1", "compaction/summary", "summary in place", "compaction end completed",
+	)
+}
+
 // TestCancelCompaction stops a compaction, also when the worker dies that has recorded the cancel.
 func TestCancelCompaction(t *testing.T) {
 	for _, crash := range []bool{false, true} {

@@ -6,6 +6,8 @@ import (
 	"log/slog"
 	"time"
 
+	"golang.org/x/sync/semaphore"
+
 	"github.com/refold-dev/refold/internal/compact"
 	"github.com/refold-dev/refold/internal/images"
 	"github.com/refold-dev/refold/internal/provider"
@@ -30,11 +32,12 @@ type Config struct {
 	Retry       provider.RetryPolicy // what an adapter leaves open
 	Compaction  compact.Policy
 	NoPressure  bool  // compaction only on command and after an overflow
-	SummaryMax  int64 // tokens of a summary at most; 0: 4096
+	SummaryMax  int64 // tokens that a summary may have, if the policy's reserve for an answer is no larger; 0: 4096
 	ImageLimits images.Limits
 
 	MaxSteps    int64         // steps per turn, unless the session has its own limit; 0: 200
 	ToolTimeout time.Duration // of tools that have none of their own; 0: 2 min
+	ToolGrace   time.Duration // after it, or a cancel, a tool or an extension that goes on is left to itself; 0: 2 s
 	ToolPool    int           // parallel tools at a time; 0: 8
 	ToolOutput  int           // bytes of a tool's output that are kept, of tools that say nothing else; 0: 1 MiB
 
@@ -48,7 +51,8 @@ type Config struct {
 	Live   func(events.ID, []byte) // told chunks as they come, undurable; nil: nobody is
 	Log    *slog.Logger            // nil: silent
 
-	metrics *Metrics // nil: nothing is counted
+	metrics  *Metrics // nil: nothing is counted
+	decoding *semaphore.Weighted
 }
 
 const (
@@ -57,6 +61,7 @@ const (
 	defaultMaxEvent  = mib - 16*kib
 	defaultInlineMax = 64 * kib
 	inlineShare      = 8        // of an event that an inline text may take: its escapes may be six times as long
+	minEventBytes    = 32 * kib // a message of an error fits, however it is escaped
 	chunkRunBytes    = 64 * kib // a run of chunks is appended when it is this long
 )
 
@@ -64,6 +69,7 @@ func (c *Config) complete() error {
 	setDefault(&c.SummaryMax, 4096)
 	setDefault(&c.MaxSteps, 200)
 	setDefault(&c.ToolTimeout, 2*time.Minute)
+	setDefault(&c.ToolGrace, 2*time.Second)
 	setDefault(&c.ToolPool, 8)
 	setDefault(&c.ToolOutput, mib)
 	setDefault(&c.InlineMax, defaultInlineMax)
@@ -81,22 +87,27 @@ func (c *Config) complete() error {
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)
 	}
+	if c.decoding == nil {
+		c.decoding = semaphore.NewWeighted(mostDecoding)
+	}
 	if c.Routes == nil {
 		c.Routes = provider.NewRoutes(nil)
 	}
 	switch {
-	case c.Name == "" || !events.ValidText(c.Name):
-		return errors.New("worker: a name is required")
+	case !validName(c.Name):
+		return fmt.Errorf("worker: a name of at most %d bytes is required", maxName)
 	case !c.Instance.Valid():
 		return fmt.Errorf("worker: instance %q is no ULID", c.Instance)
 	case c.Tools == nil || c.Objects == nil || c.NewID == nil:
 		return errors.New("worker: tools, objects and an id source are required")
-	case c.MaxSteps < 1 || c.ToolPool < 1 || c.ToolOutput < 1 || c.InlineMax < 1 || c.MaxEventBytes < 4*kib || c.SummaryMax < 1:
+	case c.ToolTimeout < 0 || c.ToolGrace < 0:
+		return errors.New("worker: a time is negative")
+	case c.MaxSteps < 1 || c.ToolPool < 1 || c.ToolOutput < 1 || c.InlineMax < 1 || c.MaxEventBytes < minEventBytes || c.SummaryMax < 1:
 		return errors.New("worker: a limit is too small")
 	case c.InlineMax > c.MaxEventBytes/inlineShare:
 		return fmt.Errorf("worker: %d bytes inline do not fit into events of %d bytes", c.InlineMax, c.MaxEventBytes)
 	}
-	return errors.Join(c.Retry.Validate(), c.Compaction.Validate())
+	return errors.Join(c.Retry.Validate(), c.Compaction.Validate(), c.Extensions.validate())
 }
 
 func setDefault[T comparable](v *T, d T) {

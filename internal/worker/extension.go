@@ -2,6 +2,8 @@ package worker
 
 import (
 	"context"
+	"errors"
+	"fmt"
 
 	"github.com/refold-dev/refold/internal/tools"
 	"github.com/refold-dev/refold/pkg/events"
@@ -9,7 +11,8 @@ import (
 
 // Extensions are called in the order in which they stand in their lists. An extension never sees a request and cannot
 // change history: what it wants the model to read goes into the log first, under its name. Implementations are safe for
-// concurrent use: one serves all sessions of a worker. They return soon after ctx ends.
+// concurrent use: one serves all sessions of a worker. They MUST return soon after ctx ends: one that does not is left to
+// itself after the worker's grace, and what it returns later is dropped.
 //
 // An error of an extension, or a panic, ends the turn, or answers the tool call, with the code EXTENSION. A cancel ends
 // the ctx of one that is being asked. After a crash an extension may be asked again about the same step; what it then adds
@@ -23,7 +26,36 @@ type Extensions struct {
 	Contexts     []ContextSection
 }
 
-// Named is what every extension has: the name under which its messages stand in the log, unique, not empty.
+// maxName is how long a name may be that stands in events, in bytes.
+const maxName = 256
+
+func validName(name string) bool { return name != "" && len(name) <= maxName && events.ValidText(name) }
+
+// validate checks the names: they stand in events.
+func (x *Extensions) validate() error {
+	return errors.Join(
+		validNames("pre-step", x.PreStep), validNames("call config", x.CallConfig), validNames("request error", x.RequestError),
+		validNames("tool hook", x.Tools), validNames("turn stopping", x.TurnStopping), validNames("context section", x.Contexts),
+	)
+}
+
+func validNames[X Named](kind string, list []X) error {
+	seen := make(map[string]struct{}, len(list))
+	for i, x := range list {
+		name := x.Name()
+		if !validName(name) {
+			return fmt.Errorf("worker: %s %d has the name %q: want text of 1 to %d bytes", kind, i, clipText(name), maxName)
+		}
+		if _, twice := seen[name]; twice {
+			return fmt.Errorf("worker: two of the kind %s have the name %q", kind, name)
+		}
+		seen[name] = struct{}{}
+	}
+	return nil
+}
+
+// Named is what every extension has: the name under which its messages stand in the log, text of 1 to 256 bytes, unique
+// in each list. It does not change.
 type Named interface{ Name() string }
 
 // Point says where a session stands. What it refers to is the receiver's own.

@@ -15,15 +15,35 @@ var errFork = errors.New("no such fork")
 
 // createFork creates the session as a fork. The copied events follow one by one: see seed.
 func (l *loop) createFork(ctx context.Context, in *input) error {
-	parent, point, err := l.forkPoint(ctx, in.Parent)
+	created, err := l.forkCreated(ctx, in)
 	if err != nil {
 		return err
 	}
-	created, _ := parent.Created()
-	return l.put(ctx, &events.SessionCreated{
-		Session: l.id, Labels: in.Labels, Preset: created.Preset, Cwd: cmpOr(in.Cwd, created.Cwd), Options: created.Options,
-		Parent: point, SeedLength: point.Seq - 1, DelegationDepth: created.DelegationDepth,
-	})
+	return l.put(ctx, created)
+}
+
+// forkCreated returns the first event of the fork. The error wraps errFork when there can be none: much of it is the
+// parent's, so that the input alone does not say whether it fits.
+func (l *loop) forkCreated(ctx context.Context, in *input) (*events.SessionCreated, error) {
+	parent, point, err := l.forkPoint(ctx, in.Parent)
+	if err != nil {
+		return nil, err
+	}
+	old, _ := parent.Created()
+	created := &events.SessionCreated{
+		Session: l.id, Labels: in.Labels, Preset: old.Preset, Cwd: cmpOr(in.Cwd, old.Cwd), Options: old.Options,
+		Parent: point, SeedLength: point.Seq - 1, DelegationDepth: old.DelegationDepth,
+	}
+	if size := encodedBytes(created, events.SurfaceOp{}); size > l.cfg.MaxEventBytes {
+		return nil, fmt.Errorf("%w: with what session %s was made with, its first event takes %d bytes, at most %d fit", errFork, in.Parent.ID, size, l.cfg.MaxEventBytes)
+	}
+	return created, nil
+}
+
+// unusable reports whether a parent's log will never be read: it fails the same way each time. What only a newer program
+// understands is left to one.
+func unusable(err error) bool {
+	return errors.Is(err, fold.ErrInvalidLog) || errors.Is(err, events.ErrInvalid) || errors.Is(err, events.ErrSyntax) || errors.Is(err, eventlog.ErrCorrupt)
 }
 
 func cmpOr(a, b string) string {
@@ -51,6 +71,9 @@ func (l *loop) forkPoint(ctx context.Context, at events.ForkPoint) (*fold.State,
 		}
 		if err == nil {
 			err = state.Apply(&e)
+		}
+		if err != nil && unusable(err) {
+			return nil, point, fmt.Errorf("%w: session %s: %w", errFork, at.ID, err)
 		}
 		if err != nil {
 			return nil, point, fmt.Errorf("fork session %s: %w", at.ID, err)

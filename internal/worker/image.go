@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strings"
 	"time"
 
@@ -33,7 +34,7 @@ func (l *loop) keepImage(ctx context.Context, content []events.Block, data []byt
 
 // toolImage keeps an image that a tool gave and returns its block. One that cannot be used becomes a text that says why.
 func (l *loop) toolImage(ctx context.Context, image tools.Image) (events.Block, error) {
-	info, err := images.Inspect(image.Data, l.cfg.ImageLimits)
+	info, err := l.cfg.inspect(image.Data)
 	if err != nil {
 		return events.Text(fmt.Sprintf("[an image of %d bytes cannot be shown: %v]", len(image.Data), err)), nil
 	}
@@ -50,14 +51,19 @@ func (l *loop) toolImage(ctx context.Context, image tools.Image) (events.Block, 
 // or has to change.
 func (l *loop) showImages(ctx context.Context, prepared *provider.Prepared) error {
 	var list []events.ImageShown
-	current := l.state.Images()
+	current, r := l.state.Images(), l.remedy()
 	for i := range l.view.images {
 		b := &l.view.images[i]
 		old, shown := current.Shown(b.Object.Digest)
-		if shown && l.stillShown(&old, prepared) {
+		harmful := shown && l.harmful(r, &old)
+		if shown && !harmful && l.stillShown(&old, prepared) {
 			continue
 		}
-		next, err := l.show(ctx, b, prepared)
+		if harmful && r == remedyText {
+			list = append(list, events.ImageShown{Image: old.Image, As: events.ImageText, Label: notTaken(old.Image, prepared)})
+			continue
+		}
+		next, err := l.show(ctx, b, prepared, !harmful)
 		if err != nil {
 			return err
 		}
@@ -71,13 +77,66 @@ func (l *loop) showImages(ctx context.Context, prepared *provider.Prepared) erro
 	return l.put(ctx, &events.RequestImages{Images: list})
 }
 
+// remedy is what is done about a request that the provider refused as invalid and that showed images: they may be why.
+type remedy int
+
+const (
+	remedyNone   remedy = iota
+	remedyAgain         // it is done: images are shown otherwise already
+	remedyInline        // files go in the body: the provider may have forgotten them, or they may be another account's
+	remedyText          // images that it has never taken are left out
+)
+
+// remedy returns what is to be done before the open step's next attempt. Each is done once in a step; all of it follows
+// from the log.
+func (l *loop) remedy() remedy {
+	v := &l.view
+	switch {
+	case !v.refused || v.retrying || v.compacting:
+		return remedyNone
+	case v.reshown:
+		return remedyAgain
+	case !v.inlined && l.anyHarmful(remedyInline):
+		return remedyInline
+	case !v.dropped && l.anyHarmful(remedyText):
+		return remedyText
+	}
+	return remedyNone
+}
+
+func (l *loop) anyHarmful(r remedy) bool {
+	current := l.state.Images()
+	return slices.ContainsFunc(l.view.images, func(b events.Block) bool {
+		s, ok := current.Shown(b.Object.Digest)
+		return ok && l.harmful(r, &s)
+	})
+}
+
+// harmful reports whether a remedy concerns an image that is shown like that.
+func (l *loop) harmful(r remedy, s *events.ImageShown) bool {
+	switch r {
+	case remedyInline:
+		return s.As == events.ImageFile
+	case remedyText:
+		return s.As != events.ImageText && slices.ContainsFunc(l.view.fresh, func(b events.Block) bool { return b.Object.Digest == s.Image })
+	case remedyNone, remedyAgain:
+	}
+	return false
+}
+
+// notTaken is the placeholder of an image that the route did not take. Another route may.
+func notTaken(image objects.Digest, prepared *provider.Prepared) string {
+	c := prepared.Config()
+	return fmt.Sprintf("[image left out: %s did not take it for %s; sha256:%s]", c.Provider, c.Model, image)
+}
+
 // stillShown reports whether an image can stay as it is shown: a change would cost the prompt cache.
 func (l *loop) stillShown(s *events.ImageShown, prepared *provider.Prepared) bool {
 	most := prepared.MaxImagePixels()
 	fits := most == 0 || s.Width <= most/max(s.Height, 1)
 	switch s.As {
 	case events.ImageText:
-		return !prepared.AcceptsImages()
+		return !prepared.AcceptsImages() || s.Label == notTaken(s.Image, prepared)
 	case events.ImageInline:
 		return prepared.AcceptsImages() && fits
 	case events.ImageFile:
@@ -87,8 +146,8 @@ func (l *loop) stillShown(s *events.ImageShown, prepared *provider.Prepared) boo
 	return false
 }
 
-// show decides how an image is shown.
-func (l *loop) show(ctx context.Context, b *events.Block, prepared *provider.Prepared) (events.ImageShown, error) {
+// show decides how an image is shown; files permits that it is uploaded.
+func (l *loop) show(ctx context.Context, b *events.Block, prepared *provider.Prepared, files bool) (events.ImageShown, error) {
 	s := events.ImageShown{Image: b.Object.Digest}
 	if !prepared.AcceptsImages() {
 		s.As, s.Label = events.ImageText, fmt.Sprintf("[image left out: this model reads text only; sha256:%s]", b.Object.Digest)
@@ -105,7 +164,7 @@ func (l *loop) show(ctx context.Context, b *events.Block, prepared *provider.Pre
 	}
 	s.Width, s.Height = int64(sentInfo.Width), int64(sentInfo.Height)
 	s.Label = fmt.Sprintf("\nImage sha256:%s, %dx%d pixels.", b.Object.Digest, s.Width, s.Height)
-	if prepared.Files() {
+	if files && prepared.Files() {
 		file, err := ask(ctx, l, func(ctx context.Context) (provider.FileID, error) {
 			return prepared.Uploader().Upload(ctx, provider.Upload{
 				Name: imageName(b.Object.Digest, sentInfo.MediaType), MediaType: sentInfo.MediaType, Data: sent,

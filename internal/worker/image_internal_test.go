@@ -237,3 +237,138 @@ func TestImageMissing(t *testing.T) {
 		"turn 1", "step 1", "prompt one<image>", "header initial high", "images 1 inline", "step end", "turn end error INVALID_REQUEST",
 	)
 }
+
+// lost is a session whose one image is a file that the provider does not know any more: it has forgotten it, or another
+// account asks.
+func lost(t *testing.T, another bool) *talk {
+	r := seeing(t, chatty())
+	r.cfg.Defaults.Model = "filed"
+	k := r.talk()
+	k.show("one", grey(t, 4, 3, 7))
+	k.rest()
+	if !another {
+		k.sim.DropFiles()
+		return k
+	}
+	key, err := provider.NewSecret("of-another-account")
+	if err != nil {
+		t.Fatal(err)
+	}
+	adapter, err := provider.New(provider.KindDeepSeek, provider.Config{
+		BaseURL: r.url, Transport: r.http, Key: key, Models: []provider.Model{{Name: "filed", Images: true, Files: true}},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.cfg.Routes.Set(provider.KindDeepSeek, adapter)
+	return k
+}
+
+// TestImageFileLost puts an image into the body when the provider does not know its file, wherever the worker dies
+// meanwhile, and leaves it there.
+func TestImageFileLost(t *testing.T) {
+	before := []string{
+		"turn 1", "step 1", "prompt one<image>", "header initial high", "images 1 file", "call loop 1", "answer stop Fine.", "step end", "turn end completed",
+		"turn 2", "step 1", "prompt two", "call loop 1", "failed INVALID_REQUEST",
+	}
+	after := []string{
+		"call loop 2", "answer stop Fine.", "step end", "turn end completed",
+		"turn 3", "step 1", "prompt three", "call loop 1", "answer stop Fine.", "step end", "turn end completed",
+	}
+	for name, tt := range map[string]struct {
+		another bool
+		die     func(events.Body) bool
+		middle  []string
+	}{
+		"forgotten":                    {false, nil, []string{"images 1 inline"}},
+		"another account":              {true, nil, []string{"images 1 inline"}},
+		"dies behind the failure":      {false, is[*events.LLMFailed], []string{"claimed takeover", "header resume high", "images 1 inline"}},
+		"dies when images are said":    {false, is[*events.RequestImages], []string{"images 1 inline", "claimed takeover", "header resume high"}},
+		"another account, dies behind": {true, is[*events.RequestImages], []string{"images 1 inline", "claimed takeover", "header resume high"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			k := lost(t, tt.another)
+			k.prompt("two")
+			if tt.die != nil {
+				k.crash(1, tt.die)
+			}
+			k.prompt("three")
+			k.rest()
+			k.want(append(append(append([]string(nil), before...), tt.middle...), after...)...)
+		})
+	}
+}
+
+// refusing refuses requests of deepseek-chat and filed that show images.
+func refusing(images int) simulator.Script {
+	script := chatty()
+	refused := simulator.Answer{Failure: &simulator.Failure{Kind: simulator.FailHTTP, Status: 400}}
+	script.Rules = append([]simulator.Rule{
+		{When: simulator.Condition{Model: "deepseek-chat", Images: &images}, Answer: refused},
+		{When: simulator.Condition{Model: "filed", Images: &images}, Answer: refused},
+	}, script.Rules...)
+	return script
+}
+
+// TestImageNotTaken leaves out an image that the provider refuses also in the body, once, and says so to the model.
+// Another model gets it.
+func TestImageNotTaken(t *testing.T) {
+	for model, first := range map[string][]string{
+		"deepseek-chat": {"images 1 inline", "call loop 1", "failed INVALID_REQUEST", "images 1 text", "call loop 2"},
+		"filed": {
+			"images 1 file", "call loop 1", "failed INVALID_REQUEST", "images 1 inline", "call loop 2", "failed INVALID_REQUEST",
+			"images 1 text", "call loop 3",
+		},
+	} {
+		r := seeing(t, refusing(1))
+		r.cfg.Defaults.Model = model
+		k := r.talk()
+		k.show("one", grey(t, 4, 3, 7))
+		k.prompt("two")
+		k.configure(events.Options{Model: "small"})
+		k.prompt("three")
+		k.rest()
+		k.want(append(append([]string{"turn 1", "step 1", "prompt one<image>", "header initial high"}, first...),
+			"answer stop Fine.", "step end", "turn end completed",
+			"turn 2", "step 1", "prompt two", "call loop 1", "answer stop Fine.", "step end", "turn end completed", "configured",
+			"turn 3", "step 1", "prompt three", "header change high", "images 1 inline", "call loop 1", "answer stop Fine.", "step end", "turn end completed",
+		)...)
+		if sent := string(k.sim.Requests()[len(k.sim.Requests())-2].Body); !strings.Contains(sent, "did not take it") {
+			t.Errorf("%s: the model is not told: %s", model, sent)
+		}
+	}
+}
+
+// TestImageInnocent leaves images alone that were answered before, and gives up when leaving out others does not help.
+func TestImageInnocent(t *testing.T) {
+	script := chatty()
+	script.Rules = append([]simulator.Rule{
+		{When: simulator.Condition{Contains: "bad"}, Answer: simulator.Answer{Failure: &simulator.Failure{Kind: simulator.FailHTTP, Status: 400}}},
+	}, script.Rules...)
+	r := seeing(t, script)
+	r.cfg.Retry.Mode = provider.RetryAlways
+	k := r.talk()
+	k.show("one", grey(t, 4, 3, 7))
+	k.show("bad", grey(t, 4, 3, 9))
+	k.prompt("two")
+	k.prompt("bad, too")
+	k.rest()
+	again := []string{
+		"retry 2", "llm/retry-started", "call loop 3", "failed INVALID_REQUEST", "retry 3", "llm/retry-started", "call loop 4", "failed INVALID_REQUEST",
+		"step end", "turn end error INVALID_REQUEST",
+	}
+	want := []string{
+		"turn 1", "step 1", "prompt one<image>", "header initial high", "images 1 inline", "call loop 1", "answer stop Fine.", "step end", "turn end completed",
+		"turn 2", "step 1", "prompt bad<image>", "images 1 inline", "call loop 1", "failed INVALID_REQUEST", "images 1 text",
+		"call loop 2", "failed INVALID_REQUEST",
+	}
+	want = append(append(want, again...), "turn 3", "step 1", "prompt two")
+	list, _ := k.all()
+	got := trace(list)
+	if diff := cmp.Diff(want, got[:min(len(want), len(got))]); diff != "" {
+		t.Error(diff)
+	}
+	if n := strings.Count(strings.Join(got, "\n"), "images "); n != 3 {
+		t.Errorf("images are shown otherwise: %q", got)
+	}
+}

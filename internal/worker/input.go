@@ -1,10 +1,12 @@
 package worker
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
 	"slices"
+	"time"
 
 	"github.com/refold-dev/refold/pkg/events"
 )
@@ -13,6 +15,7 @@ import (
 type input struct {
 	events.Input
 	seq     uint64
+	bytes   int   // of memory, about
 	inline  int   // texts longer than this become objects
 	refusal error // why it can never be used, nil when it can
 }
@@ -38,6 +41,41 @@ type queue interface {
 	Next(ctx context.Context, after uint64) (in events.Input, seq uint64, err error)
 	// Arrived holds a token when something may have come.
 	Arrived() <-chan struct{}
+	// Again puts a token there after d.
+	Again(d time.Duration)
+}
+
+// What a session keeps of its inbox in memory. Injects have bounds of their own: at rest nothing uses them, and they must
+// not keep what does from being seen. A single input may be larger.
+const (
+	maxWaiting      = 1024
+	maxWaitingBytes = 48 * mib
+	maxInjects      = 1024
+	maxInjectBytes  = 16 * mib
+)
+
+// backlog is what is known of a loop's waiting inputs beside the list of them.
+type backlog struct {
+	ids             map[events.ID]struct{}
+	injects, others lane
+	full            bool   // the inbox holds more than is kept
+	scanned         uint64 // behind the place up to which the inbox was looked at, only what is urgent was kept up to here
+}
+
+// lane counts inputs that wait, and their bytes.
+type lane struct{ n, bytes int }
+
+func (w *lane) add(n, bytes int) { w.n, w.bytes = w.n+n, w.bytes+bytes }
+
+func (w *lane) holds(bytes, most, mostBytes int) bool {
+	return w.n < most && (w.bytes == 0 || w.bytes+bytes <= mostBytes)
+}
+
+func (b *backlog) lane(in *input) *lane {
+	if in.Kind == events.InputInject {
+		return &b.injects
+	}
+	return &b.others
 }
 
 // attend looks into the inbox when something may have come there.
@@ -52,35 +90,117 @@ func (l *loop) attend(ctx context.Context) error {
 	return l.look(ctx)
 }
 
-// look takes over what came into the inbox since the last time.
+// look takes over what came into the inbox since the last time. When too much waits the rest stays there until some of
+// it is used; what cannot wait that long is found all the same.
 func (l *loop) look(ctx context.Context) error {
 	if _, _, seeding := l.state.Seeding(); seeding { // what is claimed so far was so in the parent's inbox
 		l.stale = true
 		return nil
 	}
-	l.stale = false
+	l.stale = true // unless it is looked at to its end
+	l.backlog.full = false
 	for {
-		in, seq, err := l.queue.Next(ctx, l.seen)
-		if err != nil || seq == 0 {
+		after := l.seen
+		if l.backlog.full {
+			after = max(after, l.backlog.scanned)
+		}
+		in, seq, err := l.queue.Next(ctx, after)
+		if err != nil {
 			return err
 		}
-		l.seen = seq
-		p := &input{Input: in, seq: seq}
-		sent := func(other *input) bool { return other.ID == in.ID } // again, while it still waits
-		if l.state.Claimed(p.claim()) || l.first(sent) != nil {
+		if seq == 0 {
+			l.stale = false
+			return nil
+		}
+		p := &input{Input: in, seq: seq, bytes: inputBytes(&in)}
+		if !l.backlog.full && !l.room(p) {
+			l.backlog.full = true
+			l.backlog.scanned = max(l.backlog.scanned, l.seen)
+			continue // from where it was left
+		}
+		if !l.backlog.full {
+			l.seen = seq
+			l.takeOver(p)
 			continue
 		}
-		p.inline, p.refusal = l.cfg.admit(p)
-		if p.refusal == nil && in.Kind != events.InputCancel && l.state.PassedOver(seq, p.nextStep()) {
-			p.refusal = fmt.Errorf("%w: later inputs of its kind were used before it could be seen", errRefused)
+		l.backlog.scanned = seq
+		if l.urgent(p) {
+			p.bytes = 0 // it must not keep out those before it
+			l.takeOver(p)
 		}
-		l.pending = append(l.pending, p)
 	}
+}
+
+// room reports whether the input can be kept. Nothing of one for a closed session is, and injects never wait in the inbox.
+func (l *loop) room(in *input) bool {
+	return in.Kind == events.InputInject || l.state.Closed() || l.backlog.others.holds(in.bytes, maxWaiting, maxWaitingBytes)
+}
+
+// urgent reports whether the input counts whatever comes before it: a cancel, or what makes the session.
+func (l *loop) urgent(in *input) bool {
+	makes := in.Open && l.state.Seq() == 0 && l.first(func(p *input) bool { return p.Open && p.refusal == nil }) == nil
+	return in.Kind == events.InputCancel || makes
+}
+
+// takeOver keeps an input of the inbox, unless it was used or waits already.
+func (l *loop) takeOver(p *input) {
+	if _, waits := l.backlog.ids[p.ID]; waits || l.state.Claimed(p.claim()) {
+		return // it was sent again, or looked at before
+	}
+	p.inline, p.refusal = l.cfg.admit(p)
+	switch {
+	case p.refusal != nil:
+	case p.Kind != events.InputCancel && l.state.PassedOver(p.seq, p.nextStep()):
+		p.refusal = fmt.Errorf("%w: later inputs of its kind were used before it could be seen", errRefused)
+	case p.Kind == events.InputInject && !l.backlog.injects.holds(p.bytes, maxInjects, maxInjectBytes):
+		p.refusal = fmt.Errorf("%w: %d injects wait already, at most %d do, of %d bytes together", errRefused, l.backlog.injects.n, maxInjects, maxInjectBytes)
+	}
+	if p.refusal != nil || l.state.Closed() { // what it says is needed no more
+		p.Input, p.bytes = events.Input{ID: p.ID, Kind: p.Kind}, 0
+	}
+	if l.backlog.ids == nil {
+		l.backlog.ids = make(map[events.ID]struct{})
+	}
+	l.backlog.ids[p.ID] = struct{}{}
+	l.backlog.lane(p).add(1, p.bytes)
+	at, _ := l.place(p.seq)
+	l.pending = slices.Insert(l.pending, at, p)
+}
+
+// place returns where the input with that place in the inbox is, or would be, among those that wait.
+func (l *loop) place(seq uint64) (at int, waits bool) {
+	return slices.BinarySearchFunc(l.pending, seq, func(p *input, seq uint64) int { return cmp.Compare(p.seq, seq) })
+}
+
+// inputBytes returns about how much memory an input takes.
+func inputBytes(in *events.Input) int {
+	const fixed, each = 512, 128
+	n := fixed + len(in.Cwd) + len(in.Cause) + len(in.Reason) + len(in.Options.System)
+	for i := range in.Content {
+		n += each + len(in.Content[i].Text)
+	}
+	for _, data := range in.Attachments {
+		n += len(data)
+	}
+	for _, list := range [...][]string{in.Options.Stop, in.Options.Tools} {
+		for _, s := range list {
+			n += each + len(s)
+		}
+	}
+	for i := range in.Labels {
+		n += each + len(in.Labels[i].Name) + len(in.Labels[i].Value)
+	}
+	return n
 }
 
 // taken removes an input that the log has claimed from those that wait.
 func (l *loop) taken(in *input) {
 	l.pending = slices.DeleteFunc(l.pending, func(p *input) bool { return p == in })
+	delete(l.backlog.ids, in.ID)
+	l.backlog.lane(in).add(-1, -in.bytes)
+	if l.backlog.full { // there is room for what was left in the inbox
+		l.stale = true
+	}
 	l.cfg.metrics.input(in.Kind)
 }
 
@@ -94,7 +214,8 @@ func (l *loop) first(ok func(*input) bool) *input {
 
 // waiting reports whether the input at that place of the inbox was seen and not used yet.
 func (l *loop) waiting(seq uint64) bool {
-	return l.first(func(p *input) bool { return p.seq == seq }) != nil
+	_, waits := l.place(seq)
+	return waits
 }
 
 // batch returns the inputs that the next step claims, in order: all that join the next step, and in a turn's first step
@@ -163,12 +284,25 @@ func (l *loop) cancel(ctx context.Context, in *input) error {
 	return nil
 }
 
-// cancelArrived looks into the inbox and records a cancel that came; stop reports whether there was one.
+const (
+	lookTimeout = 5 * time.Second // of a look into the inbox while something runs
+	lookAgain   = time.Second     // after one that failed
+)
+
+// cancelArrived looks into the inbox and records a cancel that came; stop reports whether there was one. An inbox that does
+// not answer is no reason to give up what runs: it is looked at again soon.
 func (l *loop) cancelArrived(ctx context.Context) (stop bool, err error) {
-	if err := l.look(ctx); err != nil {
-		return false, err
+	limited, cancel := context.WithTimeout(ctx, lookTimeout)
+	err = l.look(limited)
+	cancel()
+	if ended := ctx.Err(); ended != nil {
+		return false, ended
 	}
-	in := l.cancelling()
+	if err != nil {
+		l.log.WarnContext(ctx, "the inbox cannot be looked at; a cancel may wait there", slog.Any("error", err))
+		l.queue.Again(lookAgain)
+	}
+	in := l.cancelling() // one may have come before the inbox fell silent
 	if in == nil {
 		return false, nil
 	}

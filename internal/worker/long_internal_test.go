@@ -121,6 +121,15 @@ func (q *longQueue) Next(_ context.Context, after uint64) (events.Input, uint64,
 
 func (q *longQueue) Arrived() <-chan struct{} { return q.arrived }
 
+func (q *longQueue) Again(d time.Duration) {
+	time.AfterFunc(d, func() {
+		select {
+		case q.arrived <- struct{}{}:
+		default:
+		}
+	})
+}
+
 // long is a session that goes on and on.
 type long struct {
 	tb    testing.TB

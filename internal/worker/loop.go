@@ -12,6 +12,7 @@ import (
 	"github.com/refold-dev/refold/pkg/eventlog"
 	"github.com/refold-dev/refold/pkg/events"
 	"github.com/refold-dev/refold/pkg/fold"
+	"github.com/refold-dev/refold/pkg/objects"
 )
 
 // loop owns one session. It is used by one goroutine at a time. After an error the loop is dropped: what it holds is a
@@ -27,6 +28,7 @@ type loop struct {
 	seen    uint64   // the inbox was looked at up to here
 	stale   bool     // it is to be looked at before the next decision
 	pending []*input // seen and not used, in the order of the inbox
+	backlog backlog  // the same, counted
 
 	mine     bool // claimed, and what a dead worker left open is closed
 	builder  codec.Builder
@@ -42,7 +44,8 @@ type loop struct {
 	section int             // the context section that is asked next in this step
 	upTo    uint64          // inputs up to this place of the inbox belong to this step, 0: to be decided
 
-	region *compact.Region // what the open compaction is to summarise, nil: to be decided again
+	noPrune bool            // the store had no room for a shortened result: no more of them in this turn
+	region  *compact.Region // what the open compaction is to summarise, nil: to be decided again
 }
 
 // addition is text that an extension adds.
@@ -67,9 +70,9 @@ func openLoop(ctx context.Context, cfg *Config, id events.ID, log eventlog.Log, 
 			return nil, err
 		}
 	}
-	l.writer = eventlog.NewWriter(log, id, l.state.Seq(), l.state.Head(), cfg.Now, cfg.NewID)
+	l.writer = eventlog.NewWriter(foldedLog{log}, id, l.state.Seq(), l.state.Head(), cfg.Now, cfg.NewID)
 	// The fold takes an event before the log does: what is stored cannot be taken back. If the log then does not
-	// take it, the fold is ahead and the loop is dropped.
+	// take it, the fold is ahead and the loop is dropped, even if the log's word is final: see foldedLog.
 	l.writer.SetCheck(func(e *events.Event, payload []byte) error {
 		if len(payload) > cfg.MaxEventBytes {
 			return fmt.Errorf("%w: %d bytes, at most %d", eventlog.ErrTooLarge, len(payload), cfg.MaxEventBytes)
@@ -199,10 +202,18 @@ func (l *loop) create(ctx context.Context, in *input) error {
 		return err
 	}
 	options, err := l.externalise(ctx, in.Options, in.inline)
-	if err != nil {
-		return err
+	full := errors.Is(err, objects.ErrFull)
+	if full { // what goes wrong for want of room then stands in the log, where who sent it looks
+		options, err = in.Options, nil
 	}
-	return l.put(ctx, &events.SessionCreated{Session: l.id, Options: options, Labels: in.Labels, Cwd: in.Cwd})
+	if err == nil {
+		err = l.put(ctx, &events.SessionCreated{Session: l.id, Options: options, Labels: in.Labels, Cwd: in.Cwd})
+	}
+	if f, final := refusal(err); final { // there is no log to say it in
+		l.log.ErrorContext(ctx, "input refused", slog.Uint64("input", in.seq), slog.String("id", string(in.ID)), slog.Bool("storeFull", full), slog.Any("reason", err))
+		in.refusal, err = fmt.Errorf("%w: %s", errRefused, f.Message), nil
+	}
+	return err
 }
 
 // claim makes this worker's instance the session's owner; last is the sequence of the claim before, 0 for none.
@@ -229,6 +240,7 @@ func (l *loop) betweenTurns(ctx context.Context, last int64) (rest bool, err err
 	switch in.Kind {
 	case events.InputPrompt, events.InputSteer:
 		l.refusal, l.goesOn, l.asked, l.entered, l.section, l.upTo, l.added = nil, true, false, false, 0, 0, nil
+		l.noPrune = false
 		return false, l.put(ctx, &events.TurnStart{Turn: last + 1})
 	case events.InputConfigure:
 		return false, l.configure(ctx, in)
@@ -259,20 +271,26 @@ func (l *loop) opened(in *input) bool {
 
 func (l *loop) configure(ctx context.Context, in *input) error {
 	options, err := l.externalise(ctx, in.Options, in.inline)
-	if err != nil {
-		return err
+	if err == nil {
+		err = l.put(ctx, &events.SessionConfigured{Options: options, Claim: in.claim()})
 	}
-	if err := l.put(ctx, &events.SessionConfigured{Options: options, Claim: in.claim()}); err != nil {
+	if f, final := refusal(err); final {
+		return l.drop(ctx, in, cannotKeep(f))
+	}
+	if err != nil {
 		return err
 	}
 	l.taken(in)
 	return nil
 }
 
+// cannotKeep says why an input is dropped whose content the log or the object store does not take.
+func cannotKeep(f events.Failure) string { return clipText("it cannot be kept: " + f.Message) }
+
 // betweenSteps ends the turn or prepares and starts its next step.
 func (l *loop) betweenSteps(ctx context.Context, turn, step int64) error {
 	if c, cancelled := l.state.Cancelled(); cancelled {
-		return l.put(ctx, &events.TurnEnd{Turn: turn, Kind: events.TurnAborted, Cause: c.Cause})
+		return l.put(ctx, &events.TurnEnd{Turn: turn, Kind: events.TurnAborted, Cause: clipText(c.Cause)})
 	}
 	if step > 0 && !l.goesOn {
 		end, err := l.turnOver(ctx, turn, step)
@@ -351,12 +369,12 @@ func (l *loop) turnOver(ctx context.Context, turn, step int64) (*events.TurnEnd,
 		end = nil
 	default:
 		more, err := l.turnStopping(ctx, turn, step)
-		var failed *provider.Error
+		failed, final := refusal(err)
 		switch {
 		case errors.Is(err, errCancelled):
 			return nil, err
-		case errors.As(err, &failed):
-			end.Kind, end.Failure = events.TurnError, failed.Failure
+		case final:
+			end.Kind, end.Failure = events.TurnError, failed
 		case err != nil:
 			return nil, err
 		case more:
@@ -418,17 +436,7 @@ func (l *loop) fail(ctx context.Context, f events.Failure) error {
 	if !open {
 		return errors.New("no model call is open")
 	}
-	f.Message = clipText(f.Message)
 	return l.put(ctx, &events.LLMFailed{
-		Turn: s.Turn, Step: s.Step, Attempt: s.Attempt, Failure: f, Usage: answer.Usage, UsageReported: answer.UsageReported,
+		Turn: s.Turn, Step: s.Step, Attempt: s.Attempt, Failure: clipFailure(f), Usage: answer.Usage, UsageReported: answer.UsageReported,
 	})
-}
-
-// clipText bounds a message of unknown origin and makes it well-formed.
-func clipText(s string) string {
-	const most = 4 * kib
-	if len(s) > most {
-		s = s[:most]
-	}
-	return events.TextFromBytes([]byte(s))
 }

@@ -143,6 +143,15 @@ func (q *memoryQueue) Next(_ context.Context, after uint64) (events.Input, uint6
 
 func (q *memoryQueue) Arrived() <-chan struct{} { return q.arrived }
 
+func (q *memoryQueue) Again(d time.Duration) {
+	time.AfterFunc(d, func() {
+		select {
+		case q.arrived <- struct{}{}:
+		default:
+		}
+	})
+}
+
 func (l *loop) rest(ctx context.Context) error { return l.run(ctx, func() {}) }
 
 func prompt(seq uint64, text string) *input {

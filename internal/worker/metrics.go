@@ -13,6 +13,7 @@ type Metrics struct {
 	inputs *prometheus.CounterVec
 	calls  *prometheus.CounterVec
 	tools  *prometheus.CounterVec
+	deaf   prometheus.Gauge
 }
 
 // NewMetrics registers the metrics with reg. The error is the registry's.
@@ -23,8 +24,9 @@ func NewMetrics(reg prometheus.Registerer) (*Metrics, error) {
 		inputs: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "refold_worker_inputs_total", Help: "Inputs used, by kind."}, []string{"kind"}),
 		calls:  prometheus.NewCounterVec(prometheus.CounterOpts{Name: "refold_worker_model_calls_total", Help: "Model calls, by outcome: the kind of the finish or the failure's code."}, []string{"outcome"}),
 		tools:  prometheus.NewCounterVec(prometheus.CounterOpts{Name: "refold_worker_tool_calls_total", Help: "Tool calls, by outcome: ok or the error's code."}, []string{"outcome"}),
+		deaf:   prometheus.NewGauge(prometheus.GaugeOpts{Name: "refold_worker_abandoned", Help: "Tools and extensions that run although they were told to stop, and nobody waits for."}),
 	}
-	for _, c := range []prometheus.Collector{m.active, m.lost, m.inputs, m.calls, m.tools} {
+	for _, c := range []prometheus.Collector{m.active, m.lost, m.inputs, m.calls, m.tools, m.deaf} {
 		if err := reg.Register(c); err != nil {
 			return nil, err
 		}
@@ -36,6 +38,13 @@ func NewMetrics(reg prometheus.Registerer) (*Metrics, error) {
 func (m *Metrics) input(kind events.InputKind) {
 	if m != nil {
 		m.inputs.WithLabelValues(string(kind)).Inc()
+	}
+}
+
+// abandon counts what was left to itself, and with -1 what has ended at last.
+func (m *Metrics) abandon(n float64) {
+	if m != nil {
+		m.deaf.Add(n)
 	}
 }
 

@@ -436,6 +436,15 @@ func (q *inboxQueue) Next(ctx context.Context, after uint64) (events.Input, uint
 
 func (q *inboxQueue) Arrived() <-chan struct{} { return q.arrived }
 
+func (q *inboxQueue) Again(d time.Duration) {
+	time.AfterFunc(d, func() {
+		select {
+		case q.arrived <- struct{}{}:
+		default:
+		}
+	})
+}
+
 // lease is the log as one worker has it.
 type lease struct {
 	eventlog.Log

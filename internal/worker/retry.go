@@ -8,7 +8,8 @@ import (
 	"github.com/refold-dev/refold/pkg/events"
 )
 
-// retryPolicy returns the policy of the route that was used last, by whichever worker, completed by the worker's own.
+// retryPolicy returns the policy of the route that was used last, by whichever worker, completed by the worker's own. A
+// summary is tried for as under the normal one in every mode: the conversation can go on without it.
 func (l *loop) retryPolicy(ctx context.Context) provider.RetryPolicy {
 	header, _ := l.state.Header()
 	if adapter, _, ok := l.cfg.Routes.Lookup(header.Config.Provider); ok && !l.prepared {
@@ -16,7 +17,11 @@ func (l *loop) retryPolicy(ctx context.Context) provider.RetryPolicy {
 			l.policy, l.prepared = p.RetryPolicy(), true
 		}
 	}
-	return l.policy.Or(l.cfg.Retry).Or(provider.DefaultRetryPolicy())
+	policy := l.policy.Or(l.cfg.Retry)
+	if _, open := l.state.Compaction(); open {
+		policy.Mode = provider.RetryNormal
+	}
+	return policy.Or(provider.DefaultRetryPolicy())
 }
 
 func (l *loop) retries(ctx context.Context, failure events.Failure, attempt int64) bool {
@@ -48,7 +53,7 @@ func (l *loop) scheduleRetry(ctx context.Context, turn, step, attempt int64, fai
 	policy := l.retryPolicy(ctx)
 	delay := provider.Delay(policy, attempt, failure, l.cfg.Jitter())
 	retry := events.LLMRetry{
-		Turn: turn, Step: step, RetryID: string(l.cfg.NewID()), Retry: attempt, MaxRetries: policy.MaxRetries(),
+		Turn: turn, Step: step, RetryID: string(l.cfg.NewID()), Retry: attempt, MaxRetries: policy.MaxRetries(failure.Code),
 		DelayMs: delay.Milliseconds(), Failure: failure,
 	}
 	if err := l.put(ctx, &retry); err != nil {

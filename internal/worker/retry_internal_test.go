@@ -48,7 +48,7 @@ func TestRetryNormal(t *testing.T) {
 }
 
 func TestRetryAlways(t *testing.T) {
-	r := newRig(t, failing(simulator.Failure{Kind: simulator.FailHTTP, Status: 400}, 6))
+	r := newRig(t, failing(simulator.Failure{Kind: simulator.FailHTTP, Status: 402}, 6))
 	r.cfg.Retry.Mode = provider.RetryAlways
 	k := r.talk()
 	k.prompt("go")
@@ -62,9 +62,30 @@ func TestRetryAlways(t *testing.T) {
 	}
 }
 
-// TestRetryAfter waits as long as the provider asks for, up to the policy's bound.
+// TestRetryAlwaysEnds makes a request that fails alike each time no more often than the default policy does.
+func TestRetryAlwaysEnds(t *testing.T) {
+	r := newRig(t, failing(simulator.Failure{Kind: simulator.FailHTTP, Status: 400}, 9))
+	r.cfg.Retry.Mode = provider.RetryAlways
+	k := r.talk()
+	k.prompt("go")
+	k.rest()
+	if diff := cmp.Diff([]int64{1, 2, 4}, k.delays()); diff != "" {
+		t.Error(diff)
+	}
+	list, _ := k.all()
+	if got := trace(list); got[len(got)-1] != "turn end error INVALID_REQUEST" {
+		t.Errorf("the session ends with %q", got[len(got)-1])
+	}
+	for i := range list {
+		if b, ok := list[i].Body.(*events.LLMRetry); ok && b.MaxRetries != 3 {
+			t.Errorf("retry %d of %d", b.Retry, b.MaxRetries)
+		}
+	}
+}
+
+// TestRetryAfter waits as long as the provider asks for, also beyond the longest delay of our own.
 func TestRetryAfter(t *testing.T) {
-	for asked, want := range map[string]int64{"1": 20, "0": 1} {
+	for asked, want := range map[string]int64{"0.03": 30, "0": 1} {
 		r := newRig(t, failing(simulator.Failure{Kind: simulator.FailHTTP, Status: 429, RetryAfter: asked}, 1))
 		r.cfg.Retry.Max = 20 * time.Millisecond
 		k := r.talk()

@@ -26,7 +26,7 @@ var errElsewhere = errors.New("a living worker owns the session")
 
 func parseQuestion(raw []byte) (question, error) {
 	var q question
-	const most = 256
+	const most = 256 + 21*mostAsked // 20 digits and a comma each
 	if len(raw) > most {
 		return q, fmt.Errorf("%d bytes, at most %d", len(raw), most)
 	}
@@ -48,15 +48,18 @@ type session struct {
 	held []*jetstream.Delivery // not acknowledged yet
 	done uint64                // inputs up to this place were used, and what they started is finished,
 	rest map[uint64]struct{}   // except for these, which wait
+	most int                   // bytes of an event, where less fits than the server says; 0: no more is known
 }
 
-// Next and Arrived make a session the queue of its loop.
+// Next, Arrived and Again make a session the queue of its loop.
 func (s *session) Next(ctx context.Context, after uint64) (events.Input, uint64, error) {
 	q, _, err := s.w.client.Inbox().Next(ctx, s.id, after)
 	return q.Input, q.Seq, err
 }
 
 func (s *session) Arrived() <-chan struct{} { return s.wake }
+
+func (s *session) Again(d time.Duration) { time.AfterFunc(d, func() { s.give(nil) }) }
 
 func newSession(w *Worker, id events.ID) *session {
 	return &session{w: w, id: id, log: w.cfg.Log.With(slog.String("session", string(id))), wake: make(chan struct{}, 1)}
@@ -89,6 +92,7 @@ func (s *session) run(ctx context.Context) {
 	var keeper sync.WaitGroup
 	keeper.Go(func() { s.keepAlive(ctx) })
 	err := s.work(ctx)
+	stopping := ctx.Err() != nil // whatever the error says: one of a canceled call of somebody else's is none of ours
 	cancel()
 	keeper.Wait()
 	delay := retryDelay
@@ -101,7 +105,7 @@ func (s *session) run(ctx context.Context) {
 		s.w.m.lost.Inc()
 		s.log.WarnContext(ctx, "session lost to another worker", slog.Any("error", err))
 		delay = lostDelay
-	case errors.Is(err, context.Canceled):
+	case stopping:
 		delay = lostDelay
 	default:
 		s.log.ErrorContext(ctx, "session put aside", slog.Any("error", err))
@@ -167,7 +171,13 @@ func (s *session) work(ctx context.Context) error {
 			}
 		}
 		if l != nil {
-			if err := l.run(ctx, func() { s.finish(ctx, l) }); err != nil {
+			err := l.run(ctx, func() { s.finish(ctx, l) })
+			if outgrown, ok := errors.AsType[*outgrownError](err); ok && ctx.Err() == nil && s.shrink(outgrown) {
+				s.log.WarnContext(ctx, "less fits into the session's log than before", slog.Any("error", err), slog.Int("limit", s.most))
+				l = nil
+				continue
+			}
+			if err != nil {
 				return err
 			}
 			s.finish(ctx, l)
@@ -187,7 +197,13 @@ func (s *session) work(ctx context.Context) error {
 	}
 }
 
-// open returns the loop of the session, nil when there is no such session and no input that opens one.
+// latest is a log that finds its last event of a type without being read.
+type latest interface {
+	LastOf(ctx context.Context, t events.Type) (m eventlog.Message, ok bool, err error)
+}
+
+// open returns the loop of the session, nil when there is no such session and no input that opens one. The whole log is
+// read only when no other worker has the session.
 func (s *session) open(ctx context.Context) (*loop, error) {
 	log, err := s.w.logs.Open(ctx, s.id)
 	if errors.Is(err, eventlog.ErrNotFound) {
@@ -196,16 +212,42 @@ func (s *session) open(ctx context.Context) (*loop, error) {
 	if err != nil || log == nil {
 		return nil, err
 	}
+	gone, err := s.askLast(ctx, log)
+	if err != nil {
+		return nil, err
+	}
 	l, err := openLoop(ctx, &s.w.cfg, s.id, log, s)
 	if err != nil {
 		return nil, err
 	}
-	if claim, seq := l.state.Claim(); seq > 0 && claim.Instance != s.w.cfg.Instance {
+	if claim, seq := l.state.Claim(); seq > 0 && claim.Instance != s.w.cfg.Instance && claim.Instance != gone {
 		if err := s.askOwner(ctx, claim); err != nil {
 			return nil, err
 		}
 	}
 	return l, nil
+}
+
+// askLast asks whoever made the log's last claim, and returns the instance when it is gone. In a fork that has none of its
+// own yet that is a claim of the parent's: its worker is as good as another.
+func (s *session) askLast(ctx context.Context, log eventlog.Log) (gone events.ID, err error) {
+	finder, ok := log.(latest)
+	if !ok {
+		return "", nil
+	}
+	m, ok, err := finder.LastOf(ctx, events.TypeLoopClaimed)
+	if err != nil || !ok {
+		return "", err
+	}
+	e, err := m.Event()
+	if err != nil {
+		return "", fmt.Errorf("session %s: %w", s.id, err)
+	}
+	claim, ok := e.Body.(*events.LoopClaimed)
+	if !ok || claim.Instance == s.w.cfg.Instance {
+		return "", nil
+	}
+	return claim.Instance, s.askOwner(ctx, *claim)
 }
 
 // make makes the session's log when an input opens it, and refuses the inputs otherwise.
@@ -245,7 +287,7 @@ func (s *session) opens(ctx context.Context, in *input) error {
 	if in.Kind != events.InputFork {
 		return nil
 	}
-	_, _, err := (&loop{cfg: &s.w.cfg, id: s.id}).forkPoint(ctx, in.Parent)
+	_, err := (&loop{cfg: &s.w.cfg, id: s.id}).forkCreated(ctx, in)
 	return err
 }
 
@@ -253,32 +295,34 @@ func (s *session) opens(ctx context.Context, in *input) error {
 // with are acknowledged for it.
 func (s *session) askOwner(ctx context.Context, owner events.LoopClaimed) error {
 	s.mu.Lock()
-	seqs := []uint64{0}
+	var seqs []uint64
 	for _, d := range s.held {
 		seqs = append(seqs, d.Seq)
 	}
 	s.mu.Unlock()
-	for _, seq := range seqs {
-		raw, err := json.Marshal(question{Session: s.id, Seq: seq})
-		if err != nil {
-			return err
-		}
-		answer, err := s.w.client.Presence().Ask(ctx, owner.Instance, raw)
-		switch {
-		case errors.Is(err, jetstream.ErrNoResponders):
-			return nil
-		case err != nil && ctx.Err() != nil:
-			return ctx.Err()
-		case err != nil:
-			if s.w.silent(owner.Instance) {
-				s.log.WarnContext(ctx, "the session's owner does not answer; taking the session", slog.String("owner", owner.Worker), slog.Any("error", err))
-				return nil // should it come back, the fence stops it
-			}
-			return fmt.Errorf("session %s: %w, or seems to: %s (%s) does not answer: %w", s.id, errElsewhere, owner.Worker, owner.Instance, err)
-		case string(answer) == answerDone && seq > 0:
-			s.settle(ctx, func(d *jetstream.Delivery) bool { return d.Seq == seq }, func(d *jetstream.Delivery) error { return d.Ack(ctx) })
-		}
+	seqs = seqs[:min(len(seqs), mostAsked)] // of the others it is asked when they come again
+	raw, err := json.Marshal(question{Session: s.id, Seqs: seqs})
+	if err != nil {
+		return err
 	}
+	told, err := s.w.client.Presence().Ask(ctx, owner.Instance, raw)
+	switch {
+	case errors.Is(err, jetstream.ErrNoResponders):
+		return nil
+	case err != nil && ctx.Err() != nil:
+		return ctx.Err()
+	case err != nil:
+		if s.w.silent(owner.Instance) {
+			s.log.WarnContext(ctx, "the session's owner does not answer; taking the session", slog.String("owner", owner.Worker), slog.Any("error", err))
+			return nil // should it come back, the fence stops it
+		}
+		return fmt.Errorf("session %s: %w, or seems to: %s (%s) does not answer: %w", s.id, errElsewhere, owner.Worker, owner.Instance, err)
+	}
+	var a answer
+	if err := json.Unmarshal(told, &a); err != nil {
+		s.log.WarnContext(ctx, "a worker's answer was not understood", slog.String("owner", owner.Worker), slog.Any("error", err))
+	}
+	s.settle(ctx, func(d *jetstream.Delivery) bool { return slices.Contains(a.Done, d.Seq) }, func(d *jetstream.Delivery) error { return d.Ack(ctx) })
 	s.w.heard(owner.Instance)
 	return fmt.Errorf("session %s: %w: %s (%s)", s.id, errElsewhere, owner.Worker, owner.Instance)
 }

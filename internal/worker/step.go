@@ -86,24 +86,15 @@ func (l *loop) askAgain(ctx context.Context, turn, step int64, batch []*input) e
 			return err
 		}
 	}
-	l.refusal = &events.Failure{Code: events.FailureExtension, Message: cause}
+	f := clipFailure(events.Failure{Code: events.FailureExtension, Message: cause})
+	l.refusal = &f
 	return nil
 }
 
-// enter claims an input that is a message: the claim is the message.
+// enter claims an input that is a message: the claim is the message. One whose content cannot be kept is dropped, and
+// the turn ends.
 func (l *loop) enter(ctx context.Context, in *input) error {
-	content := make([]events.Block, len(in.Content))
-	for i, b := range in.Content {
-		var err error
-		if content[i], err = l.textBlock(ctx, b, in.inline); err != nil {
-			return err
-		}
-	}
-	for _, data := range in.Attachments {
-		if err := l.keepImage(ctx, content, data); err != nil {
-			return err
-		}
-	}
+	content, err := l.keep(ctx, in)
 	var delivery events.Delivery
 	switch in.Kind {
 	case events.InputSteer:
@@ -113,11 +104,38 @@ func (l *loop) enter(ctx context.Context, in *input) error {
 	default: // a prompt
 	}
 	m := events.Message{ID: string(in.ID), Role: events.RoleUser, Content: content, Source: events.Source{Kind: events.SourceUser}}
-	if err := l.put(ctx, &events.UserMessage{Message: m, InboxSeq: in.seq, Delivery: delivery}, appended()); err != nil {
+	if err == nil {
+		err = l.put(ctx, &events.UserMessage{Message: m, InboxSeq: in.seq, Delivery: delivery}, appended())
+	}
+	if f, final := refusal(err); final { // the model is not to go on without what it should have read
+		if err := l.drop(ctx, in, cannotKeep(f)); err != nil {
+			return err
+		}
+		l.refusal = &f
+		return nil
+	}
+	if err != nil {
 		return err
 	}
 	l.taken(in)
 	return nil
+}
+
+// keep returns an input's content, after it has put into the object store what belongs there.
+func (l *loop) keep(ctx context.Context, in *input) ([]events.Block, error) {
+	content := make([]events.Block, len(in.Content))
+	for i, b := range in.Content {
+		var err error
+		if content[i], err = l.textBlock(ctx, b, in.inline); err != nil {
+			return nil, err
+		}
+	}
+	for _, data := range in.Attachments {
+		if err := l.keepImage(ctx, content, data); err != nil {
+			return nil, err
+		}
+	}
+	return content, nil
 }
 
 // say appends a message that no input asked for.
@@ -184,6 +202,10 @@ func (l *loop) nextCall(ctx context.Context, turn, step int64) error {
 		return l.call(ctx, turn, step)
 	case events.FailureContextWindow:
 		return l.overflow(ctx, turn, step)
+	case events.FailureInvalid:
+		if l.remedy() != remedyNone {
+			return l.call(ctx, turn, step)
+		}
 	default: // as the extensions and the policy say
 	}
 	again, err := l.tryAgain(ctx, turn, step, attempt, failure)

@@ -33,11 +33,14 @@ func (l *loop) stream(ctx context.Context, prepared *provider.Prepared, call pro
 	case errors.As(err, &failed):
 		return l.fail(ctx, failed.Failure)
 	}
-	if errors.Is(err, eventlog.ErrTooLarge) {
+	if unfit(err) {
 		return l.fail(ctx, events.Failure{Code: events.FailureMalformed, Message: "the answer does not fit into the log: " + err.Error()})
 	}
 	return err
 }
+
+// unfit reports whether an event was refused, and nothing stored, for what the provider put into it.
+func unfit(err error) bool { return errors.Is(err, eventlog.ErrTooLarge) || errors.Is(err, events.ErrInvalid) }
 
 // errCancelled says that a cancel was recorded while a call or tools were running.
 var errCancelled = errors.New("cancelled")
@@ -103,7 +106,7 @@ func (l *loop) receive(ctx context.Context, prepared *provider.Prepared, call pr
 			if r.chunk.Type == events.ChunkFinish {
 				return run.flush(ctx)
 			}
-			if run.bytes >= chunkRunBytes {
+			if run.bytes >= min(chunkRunBytes, l.cfg.MaxEventBytes/inlineShare) {
 				if err := run.flush(ctx); err != nil {
 					return err
 				}
@@ -175,7 +178,7 @@ func (l *loop) answer(ctx context.Context, stream *events.LLMStream) error {
 	case events.PurposeTitle:
 		return l.fail(ctx, events.Failure{Code: events.FailureInvalid, Message: "nobody here asks for titles"})
 	}
-	if errors.Is(err, eventlog.ErrTooLarge) {
+	if unfit(err) {
 		return l.fail(ctx, events.Failure{Code: events.FailureMalformed, Message: "the answer does not fit into the log: " + err.Error()})
 	}
 	return err

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -125,7 +126,7 @@ func (l *loop) runTool(ctx context.Context, at Point, p fold.PendingTool) (out a
 	hooks := l.cfg.Extensions.Tools
 	var early *tools.Result
 	for _, x := range hooks {
-		r, err := guarded(func() (*tools.Result, error) { return x.BeforeTool(ctx, at, call) })
+		r, err := detached(ctx, l.cfg, func(ctx context.Context) (*tools.Result, error) { return x.BeforeTool(ctx, at, call) })
 		if err != nil && stoppedBy(ctx) {
 			out.Result = notBegun(p.Name)
 			return out
@@ -148,8 +149,10 @@ func (l *loop) runTool(ctx context.Context, at Point, p fold.PendingTool) (out a
 			result tools.Result
 			text   string
 		}
-		r, err := guarded(func() (after, error) {
-			result, text, err := x.AfterTool(ctx, at, call, out.Result)
+		given := out.Result
+		given.Output, given.Images = slices.Clone(given.Output), slices.Clone(given.Images) // its own, if it is left to itself
+		r, err := detached(ctx, l.cfg, func(ctx context.Context) (after, error) {
+			result, text, err := x.AfterTool(ctx, at, call, given)
 			return after{result, text}, err
 		})
 		if err != nil && stoppedBy(ctx) { // what the tool has done counts
@@ -188,10 +191,11 @@ func guarded[T any](f func() (T, error)) (v T, err error) {
 
 func (l *loop) extensionFailed(x Named, err error) tools.Result {
 	l.log.Error("an extension failed", slog.String("extension", x.Name()), slog.Any("error", err))
-	return tools.Failed(events.ToolErrorCode(events.FailureExtension), "extension %s: %v", x.Name(), err)
+	return tools.Failed(events.ToolErrorCode(events.FailureExtension), "extension %s: %s", x.Name(), clipText(err.Error()))
 }
 
-// execute runs the tool itself. One that panics has failed, and so has one that outlives its time.
+// execute runs the tool itself. One that panics has failed, and so has one that outlives its time; when it does not even
+// stop then, it is left to itself, and its place is free.
 func (l *loop) execute(ctx context.Context, p fold.PendingTool) tools.Result {
 	t, ok := l.cfg.Tools.Lookup(p.Name)
 	if !ok {
@@ -206,11 +210,17 @@ func (l *loop) execute(ctx context.Context, p fold.PendingTool) tools.Result {
 	}
 	limited, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	r, err := guarded(func() (tools.Result, error) { return t.Run(limited, p.Arguments), nil })
+	r, err := detached(limited, l.cfg, func(ctx context.Context) (tools.Result, error) { return t.Run(ctx, p.Arguments), nil })
 	switch {
+	case errors.Is(err, errDeaf):
+		l.log.ErrorContext(ctx, "a tool does not stop and is left to itself", slog.String("tool", p.Name))
+		if stoppedBy(ctx) {
+			return tools.Failed(events.ToolCancelled, "the turn was cancelled while the tool ran; it did not stop, so it may still be running, and what it has done stays done")
+		}
+		return tools.Failed(events.ToolTimeout, "the tool gave no answer within %v; it did not stop either, so it may still be running", patience.Round(time.Millisecond))
 	case err != nil:
 		l.log.ErrorContext(ctx, "a tool panicked", slog.String("tool", p.Name), slog.Any("error", err))
-		return tools.Failed(events.ToolFailed, "the tool failed: %v", err)
+		return tools.Failed(events.ToolFailed, "the tool failed: %s", clipText(err.Error()))
 	case r.Error.Code == "":
 		return r
 	case stoppedBy(ctx):
@@ -230,7 +240,7 @@ func (l *loop) result(ctx context.Context, turn, step int64, p fold.PendingTool,
 	text, _ := tools.Limit(r.Output, most)
 	block, err := l.textBlock(ctx, events.Text(text), l.cfg.InlineMax)
 	if errors.Is(err, objects.ErrFull) || errors.Is(err, objects.ErrTooLarge) {
-		r.Result = tools.Failed(events.ToolFailed, "the tool's output of %d bytes could not be kept: %v", len(r.Output), err)
+		r.Result = tools.Failed(events.ToolFailed, "the tool's output of %d bytes could not be kept: %s", len(r.Output), clipText(err.Error()))
 		block, err = events.Text(events.TextFromBytes(r.Output)), nil
 	}
 	if err != nil {
@@ -263,6 +273,10 @@ func (l *loop) result(ctx context.Context, turn, step int64, p fold.PendingTool,
 	if errors.Is(err, eventlog.ErrTooLarge) || errors.Is(err, events.ErrInvalid) { // what programs and extensions added
 		l.log.ErrorContext(ctx, "a tool's result was cut down", slog.String("tool", p.Name), slog.Any("error", err))
 		body.Meta, body.Contexts, body.Message.Content[0].Content = "", nil, content[:1]
+		err = l.put(ctx, body, opts...)
+	}
+	if errors.Is(err, eventlog.ErrTooLarge) { // the message stands beside the text, and each of its bytes may take six
+		body.Error.Message = ""
 		err = l.put(ctx, body, opts...)
 	}
 	if errors.Is(err, events.ErrInvalid) { // not even a code of ours

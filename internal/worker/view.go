@@ -31,6 +31,12 @@ type view struct {
 
 	images []events.Block // each image on the surface, once
 	known  map[objects.Digest]struct{}
+	fresh  []events.Block // those of them that no answered request has shown
+
+	refused bool // the step's last call of the loop failed with INVALID_REQUEST
+	reshown bool // images are shown otherwise since then, because of that
+	inlined bool // this was done in the step: images that were files go in the body,
+	dropped bool // and this: images are described in text
 }
 
 // observe takes the next event of the log, which the fold has taken.
@@ -40,9 +46,13 @@ func (v *view) observe(e *events.Event) error {
 		v.prompt, v.summaries, v.stalled, v.complete = 0, 0, 0, false
 	case *events.StepStart:
 		v.retrying, v.entered, v.steered, v.plugins = false, 0, false, nil
+		v.inlined, v.dropped = false, false
+	case *events.StepEnd:
+		v.refused = false
 	case *events.UserMessage:
 		v.enter(e, b)
 	case *events.AssistantMessage:
+		v.fresh = nil
 		v.complete = !slices.ContainsFunc(b.Message.Content, func(c events.Block) bool { return c.Type == events.BlockToolCall })
 	case *events.ToolResult:
 		v.see(b.Message.Content)
@@ -54,10 +64,15 @@ func (v *view) observe(e *events.Event) error {
 		switch b.Purpose {
 		case events.PurposeLoop:
 			v.compacted, v.pruned = false, false
+			v.refused, v.reshown = false, false
 		case events.PurposeCompaction:
 			v.region = b.Auxiliary.Region
 		case events.PurposeTitle:
 		}
+	case *events.LLMFailed:
+		v.refused = !v.compacting && b.Failure.Code == events.FailureInvalid
+	case *events.RequestImages:
+		v.reshow(b)
 	case *events.TurnCancelled:
 		v.stopped = v.stopped || v.compacting && b.Turn == 0
 	case *events.CompactionStart:
@@ -75,14 +90,31 @@ func (v *view) observe(e *events.Event) error {
 		return err
 	}
 	if e.Surface.Kind == events.SurfaceReplace { // images may be gone
+		fresh := v.fresh
 		v.images, v.known = nil, nil
 		for _, n := range v.meter.Nodes() {
 			if n.Message != nil {
 				v.see(n.Message.Content)
 			}
 		}
+		v.fresh = slices.DeleteFunc(fresh, func(b events.Block) bool {
+			_, ok := v.known[b.Object.Digest]
+			return !ok
+		})
 	}
 	return nil
+}
+
+// reshow takes how images are shown. Before the first attempt and behind the delay of a retry nothing is made good by it.
+func (v *view) reshow(b *events.RequestImages) {
+	if !v.refused || v.retrying || v.compacting {
+		return
+	}
+	v.reshown = true
+	for i := range b.Images {
+		v.inlined = v.inlined || b.Images[i].As == events.ImageInline
+		v.dropped = v.dropped || b.Images[i].As == events.ImageText
+	}
 }
 
 // enter takes a user message.
@@ -129,6 +161,6 @@ func (v *view) see(content []events.Block) {
 			v.known = make(map[objects.Digest]struct{})
 		}
 		v.known[b.Object.Digest] = struct{}{}
-		v.images = append(v.images, b)
+		v.images, v.fresh = append(v.images, b), append(v.fresh, b)
 	}
 }

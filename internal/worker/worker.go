@@ -2,6 +2,7 @@ package worker
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -50,7 +51,6 @@ func New(cfg Config, s Service) (*Worker, error) {
 	}
 	setDefault(&s.Idle, time.Minute)
 	setDefault(&s.AckWait, 30*time.Second)
-	const headerRoom = 16 * kib // what NATS counts into a message beside its payload
 	if most := int(s.Client.MaxPayload()) - headerRoom; cfg.MaxEventBytes == 0 || cfg.MaxEventBytes > most {
 		cfg.MaxEventBytes = most
 	}
@@ -154,32 +154,53 @@ func (w *Worker) heard(instance events.ID) {
 	delete(w.since, instance)
 }
 
-// question is what workers ask each other about an input that one of them was handed and the other's session it is.
+// question is what workers ask each other about inputs that one of them was handed and the other's session they are. It
+// wakes the owner.
 type question struct {
 	Session events.ID `json:"session"`
-	Seq     uint64    `json:"seq"` // 0: only to wake the owner
+	Seqs    []uint64  `json:"seqs,omitempty"` // at most mostAsked
 }
 
-// The answers to a question.
-const (
-	answerDone = "done" // the input was used, and what it started is finished
-	answerMine = "mine" // the owner sees to it
-	answerBad  = "bad"  // the question was not understood
-)
+// answer is what the owner says. It sees to the inputs that are not named.
+type answer struct {
+	Done []uint64 `json:"done,omitempty"` // these were used, and what they started is finished
+	Bad  bool     `json:"bad,omitempty"`  // the question was not understood
+}
+
+const mostAsked = 256
 
 // asked answers another worker.
 func (w *Worker) asked(ctx context.Context, raw []byte) []byte {
+	var a answer
 	q, err := parseQuestion(raw)
 	if err != nil {
 		w.cfg.Log.WarnContext(ctx, "a worker's question was not understood", slog.Any("error", err))
-		return []byte(answerBad)
+		a.Bad = true
+	} else {
+		a.Done = w.finished(q)
 	}
+	if !a.Bad && (len(a.Done) == 0 || len(a.Done) < len(q.Seqs)) {
+		w.wake(ctx, q.Session, nil)
+	}
+	told, err := json.Marshal(a)
+	if err != nil {
+		w.cfg.Log.ErrorContext(ctx, "a worker's question was not answered", slog.Any("error", err))
+	}
+	return told
+}
+
+// finished returns which of the inputs asked about are finished with.
+func (w *Worker) finished(q question) (done []uint64) {
 	w.mu.Lock()
 	s, ok := w.sessions[q.Session]
 	w.mu.Unlock()
-	if ok && q.Seq > 0 && s.finished(q.Seq) {
-		return []byte(answerDone)
+	if !ok {
+		return nil
 	}
-	w.wake(ctx, q.Session, nil)
-	return []byte(answerMine)
+	for _, seq := range q.Seqs {
+		if s.finished(seq) {
+			done = append(done, seq)
+		}
+	}
+	return done
 }
