@@ -10,7 +10,7 @@ import (
 
 // newSessionInput returns a command that sends an input to a session that is there.
 func (g *globals) newSessionInput(use, short, long, wait string, args cobra.PositionalArgs, input func(*cobra.Command, []string) (*events.Input, error)) *cobra.Command {
-	var patience time.Duration
+	var limit waitFlag
 	cmd := &cobra.Command{
 		Use: use, Short: short, Long: long, Args: args, ValidArgsFunction: g.completeSessions,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -22,10 +22,10 @@ func (g *globals) newSessionInput(use, short, long, wait string, args cobra.Posi
 			if err != nil {
 				return err
 			}
-			return g.publish(cmd, id, in, patience, true)
+			return g.publish(cmd, id, in, time.Duration(limit), true)
 		},
 	}
-	cmd.Flags().DurationVar(&patience, "wait", 0, "wait so long "+wait)
+	limit.flag(cmd, wait)
 	return cmd
 }
 

@@ -20,7 +20,7 @@ func newSessionFork(g *globals) *cobra.Command {
 	var at uint64
 	var cwd string
 	var labels []string
-	var wait time.Duration
+	var wait waitFlag
 	cmd := &cobra.Command{
 		Use: "fork PARENT", Short: "Make a session that begins with what another holds, and print its id",
 		Long: "Makes a session whose log begins with a copy of the parent's, up to its last event with which no turn is open, or up to the\n" +
@@ -50,7 +50,7 @@ func newSessionFork(g *globals) *cobra.Command {
 			if err := forkable(cmd.Context(), client, in.Parent); err != nil {
 				return err
 			}
-			return g.publishTo(cmd.Context(), cmd, client, program.NewID(), in, wait, false)
+			return g.publishTo(cmd.Context(), cmd, client, program.NewID(), in, time.Duration(wait), false)
 		},
 	}
 	o.flags(cmd)
@@ -58,7 +58,7 @@ func newSessionFork(g *globals) *cobra.Command {
 	f.Uint64Var(&at, "at", 0, "the last event to copy, one with which no turn is open; the latest such one when absent")
 	f.StringVar(&cwd, "cwd", "", "working directory to note in the log; the parent's when absent")
 	f.StringArrayVar(&labels, "label", nil, "NAME=VALUE to note in the log; may be repeated")
-	f.DurationVar(&wait, "wait", 0, "wait so long for the session to be made")
+	wait.flag(cmd, "for the session to be made")
 	return cmd
 }
 

@@ -31,7 +31,7 @@ func newSessionNew(g *globals) *cobra.Command {
 	var m messageFlags
 	var cwd, prompt string
 	var labels []string
-	var wait time.Duration
+	var wait waitFlag
 	cmd := &cobra.Command{
 		Use:   "new [TEXT]",
 		Short: "Make a session, with a first prompt if there is one, and print its id",
@@ -58,7 +58,7 @@ func newSessionNew(g *globals) *cobra.Command {
 			} else if len(labels) > 0 || cwd != "" {
 				return errors.New("--label and --cwd need a first prompt")
 			}
-			return g.publish(cmd, program.NewID(), in, wait, false)
+			return g.publish(cmd, program.NewID(), in, time.Duration(wait), false)
 		},
 	}
 	o.flags(cmd)
@@ -67,7 +67,7 @@ func newSessionNew(g *globals) *cobra.Command {
 	f.StringVar(&prompt, "prompt", "", "the first prompt")
 	f.StringVar(&cwd, "cwd", "", "working directory to note in the log")
 	f.StringArrayVar(&labels, "label", nil, "NAME=VALUE to note in the log; may be repeated")
-	f.DurationVar(&wait, "wait", 0, "wait so long for the turn to end, and print what is said")
+	wait.flag(cmd, "for the turn to end, and print what is said")
 	return cmd
 }
 
@@ -110,11 +110,18 @@ func newSessionLog(g *globals) *cobra.Command {
 		Use: "log SESSION", Short: "Print a session's events; with --json their stored payloads, one a line", Args: cobra.ExactArgs(1),
 		ValidArgsFunction: g.completeSessions,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			_, _, log, done, err := g.open(cmd.Context(), args[0])
+			_, id, log, done, err := g.open(cmd.Context(), args[0])
 			if err != nil {
 				return err
 			}
 			defer done()
+			last, err := log.Last(cmd.Context())
+			if err != nil {
+				return err
+			}
+			if from > 1 && from > last {
+				return fmt.Errorf("--from %d: session %s has %d events", from, id, last)
+			}
 			for m, err := range log.Read(cmd.Context(), max(from, 1)) {
 				if err != nil {
 					return err

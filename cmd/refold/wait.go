@@ -8,11 +8,41 @@ import (
 	"strings"
 	"time"
 
+	"github.com/spf13/cobra"
+
 	"github.com/refold-dev/refold/internal/jetstream"
 	"github.com/refold-dev/refold/internal/program"
 	"github.com/refold-dev/refold/pkg/eventlog"
 	"github.com/refold-dev/refold/pkg/events"
 )
+
+// waitFlag is the value of --wait: how long to wait, 0 not at all.
+type waitFlag time.Duration
+
+// flag adds --wait to a command; usage goes on with what is waited for.
+func (w *waitFlag) flag(cmd *cobra.Command, usage string) {
+	cmd.Flags().Var(w, "wait", "wait so long "+usage)
+	cmd.Flags().Lookup("wait").DefValue = "" // not waiting is not worth a word
+}
+
+// String implements the flag's value.
+func (w *waitFlag) String() string { return time.Duration(*w).String() }
+
+// Type implements the flag's value.
+func (w *waitFlag) Type() string { return "duration" }
+
+// Set implements the flag's value.
+func (w *waitFlag) Set(s string) error {
+	d, err := time.ParseDuration(s)
+	if err != nil {
+		return err
+	}
+	if d < 0 {
+		return errors.New("it is negative: want a time such as 30s, or 0 for not to wait")
+	}
+	*w = waitFlag(d)
+	return nil
+}
 
 // claimOf returns the input that an event claims, the zero Claim when it claims none.
 func claimOf(e *events.Event) events.Claim {
@@ -118,8 +148,8 @@ func turnError(b *events.TurnEnd) error {
 }
 
 // waitFor follows the session from a sequence on until the waiter is satisfied.
-func (g *globals) waitFor(ctx context.Context, client *jetstream.Client, from uint64, w *waiter, patience time.Duration) error {
-	ctx, cancel := context.WithTimeout(ctx, patience)
+func (g *globals) waitFor(ctx context.Context, client *jetstream.Client, from uint64, w *waiter, limit time.Duration) error {
+	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	log, err := openWhenMade(ctx, client, w.session)
 	if err == nil {
@@ -136,9 +166,9 @@ func (g *globals) waitFor(ctx context.Context, client *jetstream.Client, from ui
 	case late && log == nil && errors.Is(err, eventlog.ErrNotFound):
 		return fmt.Errorf("session %s was not made in time: is a worker running? Its log says why when the input cannot be used; otherwise it is kept", w.session)
 	case late && w.kind == events.InputInject:
-		return fmt.Errorf("session %s: input %d is not used after %v: it is kept for the session's next step", w.session, w.claim.InboxSeq, patience)
+		return fmt.Errorf("session %s: input %d is not used after %v: it is kept for the session's next step", w.session, w.claim.InboxSeq, limit)
 	case late:
-		return fmt.Errorf("session %s: input %d is not done after %v: is a worker running? The input is kept", w.session, w.claim.InboxSeq, patience)
+		return fmt.Errorf("session %s: input %d is not done after %v: is a worker running? The input is kept", w.session, w.claim.InboxSeq, limit)
 	}
 	return err
 }

@@ -20,7 +20,13 @@ import (
 
 // Home is the directory of the embedded server: its streams, the verifier's key, a lock, and the address of the
 // process that serves it.
-type Home struct{ dir string }
+type Home struct {
+	dir      string
+	patience time.Duration // with another process that has the lock and cannot be reached
+}
+
+// homePatience is enough for a short command to end, and for one that serves to start or stop.
+const homePatience = 5 * time.Second
 
 // The names in a home.
 const (
@@ -55,7 +61,7 @@ func OpenHome(dir string, create bool) (*Home, error) {
 		return nil, fmt.Errorf("data directory: %s is no directory: give another with --dir", dir)
 	}
 	abs, err := filepath.Abs(dir)
-	return &Home{dir: abs}, err
+	return &Home{dir: abs, patience: homePatience}, err
 }
 
 // Dir returns the home's absolute path.
@@ -65,7 +71,7 @@ func (h *Home) Dir() string { return h.dir }
 func (h *Home) KeyFile() string { return filepath.Join(h.dir, homeKey) }
 
 // Serve starts the embedded server over the home's streams and holds the lock until release is called. The error wraps
-// [ErrInUse] when another process serves it. port is as in [embedded.Options].
+// [ErrInUse] when another process serves it, see [Home.ServeWhenFree]. port is as in [embedded.Options].
 func (h *Home) Serve(port int, log *slog.Logger) (server *embedded.Server, release func(), err error) {
 	lock, err := os.OpenFile(filepath.Join(h.dir, homeLock), os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
@@ -74,6 +80,11 @@ func (h *Home) Serve(port int, log *slog.Logger) (server *embedded.Server, relea
 	if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
 		_ = lock.Close() // nothing was written
 		return nil, nil, fmt.Errorf("%w: another refold process serves %s: stop it, or give another --dir", ErrInUse, h.dir)
+	}
+	address := filepath.Join(h.dir, homeAddress)
+	if err := os.Remove(address); err != nil && !errors.Is(err, fs.ErrNotExist) { // left by one that was killed
+		_ = lock.Close()
+		return nil, nil, fmt.Errorf("data directory: %w", err)
 	}
 	if err := portFree(port); err != nil {
 		_ = lock.Close()
@@ -84,14 +95,11 @@ func (h *Home) Serve(port int, log *slog.Logger) (server *embedded.Server, relea
 		_ = lock.Close()
 		return nil, nil, err
 	}
-	address := filepath.Join(h.dir, homeAddress)
 	if url := server.ClientURL(); url != "" {
 		err = writeFile(address, url+"\n")
-	} else if err = os.Remove(address); errors.Is(err, fs.ErrNotExist) { // left by one that was killed
-		err = nil
 	}
 	release = func() {
-		_ = os.Remove(address) // a stale address is recognised by the free lock
+		_ = os.Remove(address) // whoever has the lock next removes one that stays
 		server.Shutdown()
 		_ = lock.Close()
 	}
@@ -123,43 +131,90 @@ func writeFile(path, content string) error {
 	return os.Rename(tmp, path)
 }
 
-// Connect returns a client of whoever serves the home, or of a server in this process when nobody does. The caller
-// calls done.
+// ServeWhenFree is [Home.Serve] that waits a while for a process that has the lock and cannot be reached: a short
+// command, or one that starts or stops. The error wraps [ErrInUse] at once when a server answers at the home's address.
+func (h *Home) ServeWhenFree(ctx context.Context, port int, log *slog.Logger) (server *embedded.Server, release func(), err error) {
+	err = h.retry(ctx, func() (again bool, err error) {
+		if server, release, err = h.Serve(port, log); !errors.Is(err, ErrInUse) {
+			return false, err
+		}
+		client, unreached := h.reach(ctx, log)
+		if unreached == nil {
+			client.Close()
+		}
+		return unreached != nil, err
+	})
+	return server, release, err
+}
+
+// Connect returns a client of whoever serves the home, or of a server in this process when nobody does. It waits a
+// while for another process that has the lock and cannot be reached. The caller calls done.
 func (h *Home) Connect(ctx context.Context, log *slog.Logger) (client *jetstream.Client, done func(), err error) {
-	const patience = 5 * time.Second
-	deadline := time.Now().Add(patience)
-	for {
+	err = h.retry(ctx, func() (again bool, err error) {
 		server, release, err := h.Serve(0, log)
-		if err == nil {
-			client, err := jetstream.Connect(ctx, jetstream.Config{InProcess: server, Logger: log})
-			if err == nil {
-				err = client.EnsureStreams(ctx)
+		switch {
+		case errors.Is(err, ErrInUse):
+			var unreached error
+			if client, unreached = h.reach(ctx, log); unreached == nil {
+				done = client.Close
+				return false, nil
 			}
-			if err != nil {
-				release()
-				return nil, nil, err
+			if !errors.Is(unreached, fs.ErrNotExist) {
+				err = unreached
 			}
-			return client, func() { client.Close(); release() }, nil
+			return true, err
+		case err != nil:
+			return false, err
 		}
-		if !errors.Is(err, ErrInUse) {
-			return nil, nil, err
+		if client, err = connectStreams(ctx, jetstream.Config{InProcess: server, Logger: log}); err != nil {
+			release()
+			return false, err
 		}
-		url, readErr := os.ReadFile(filepath.Join(h.dir, homeAddress))
-		if readErr == nil {
-			client, err := jetstream.Connect(ctx, jetstream.Config{URL: strings.TrimSpace(string(url)), Logger: log})
-			if err != nil {
-				return nil, nil, err
-			}
-			return client, client.Close, nil
-		}
-		// The other process has the lock and no address: it is starting, stopping, or a short command like this one.
-		if time.Now().After(deadline) {
-			return nil, nil, err
+		done = func() { client.Close(); release() }
+		return false, nil
+	})
+	if err != nil {
+		return nil, nil, err
+	}
+	return client, done, nil
+}
+
+// connectStreams returns a client that has made the shared streams.
+func connectStreams(ctx context.Context, cfg jetstream.Config) (*jetstream.Client, error) {
+	client, err := jetstream.Connect(ctx, cfg)
+	if err != nil {
+		return nil, err
+	}
+	if err := client.EnsureStreams(ctx); err != nil {
+		client.Close()
+		return nil, err
+	}
+	return client, nil
+}
+
+// reach connects to the address in the home. The error wraps [fs.ErrNotExist] when there is none.
+func (h *Home) reach(ctx context.Context, log *slog.Logger) (*jetstream.Client, error) {
+	url, err := os.ReadFile(filepath.Join(h.dir, homeAddress))
+	if err != nil {
+		return nil, err
+	}
+	return jetstream.Connect(ctx, jetstream.Config{URL: strings.TrimSpace(string(url)), Logger: log})
+}
+
+// retry calls try until it does not want to be called again, ctx ends or the home's patience does, and returns its last
+// error.
+func (h *Home) retry(ctx context.Context, try func() (again bool, err error)) error {
+	const pause = 50 * time.Millisecond
+	deadline := time.Now().Add(h.patience)
+	for {
+		again, err := try()
+		if !again || time.Now().After(deadline) {
+			return err
 		}
 		select {
-		case <-time.After(50 * time.Millisecond):
+		case <-time.After(pause):
 		case <-ctx.Done():
-			return nil, nil, ctx.Err()
+			return ctx.Err()
 		}
 	}
 }

@@ -30,18 +30,13 @@ type LocalOptions struct {
 	Log     *slog.Logger
 }
 
-// StartLocal starts the server over a home. The caller calls Close.
+// StartLocal starts the server over a home, as [Home.ServeWhenFree] does. The caller calls Close.
 func StartLocal(ctx context.Context, home *Home, o LocalOptions) (*Local, error) {
-	server, release, err := home.Serve(o.Port, o.Log)
+	server, release, err := home.ServeWhenFree(ctx, o.Port, o.Log)
 	if err != nil {
 		return nil, err
 	}
-	client, err := jetstream.Connect(ctx, jetstream.Config{InProcess: server, Name: "refold-local", AckWait: o.AckWait, Logger: o.Log})
-	if err == nil {
-		if err = client.EnsureStreams(ctx); err != nil {
-			client.Close()
-		}
-	}
+	client, err := connectStreams(ctx, jetstream.Config{InProcess: server, Name: "refold-local", AckWait: o.AckWait, Logger: o.Log})
 	if err != nil {
 		release()
 		return nil, err

@@ -167,3 +167,30 @@ func TestAllowWrite(t *testing.T) {
 		}
 	}
 }
+
+func TestWorkerEffort(t *testing.T) {
+	t.Parallel()
+	key, err := provider.NewSecret("key")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for effort, want := range map[string]bool{"": true, "off": true, "max": true, "zzz": false, "High": false} {
+		w := parseWorker(t, "--effort", effort, "--workspace", t.TempDir(), "--provider-name", "sim")
+		w.Key = key
+		err := w.Check(t.Context())
+		if (err == nil) != want || err != nil && !strings.Contains(err.Error(), "--effort") {
+			t.Errorf("--effort %q: %v", effort, err)
+		}
+	}
+}
+
+func TestReplicas(t *testing.T) {
+	t.Parallel()
+	for n, want := range map[int]bool{-1: false, 0: false, 1: true, 2: false, 3: true, 4: false, 5: true, 6: false} {
+		s := Service{NATS: "nats://127.0.0.1:1", Replicas: n, LogLevel: "error"}
+		// Those that are taken fail later: nobody listens there.
+		if _, err := s.Connect(t.Context(), "test"); strings.Contains(err.Error(), "--replicas") == want {
+			t.Errorf("--replicas %d: %v", n, err)
+		}
+	}
+}

@@ -11,6 +11,7 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -113,7 +114,7 @@ func (s *Service) Flags(cmd *cobra.Command) {
 	f := cmd.Flags()
 	f.StringVar(&s.NATS, "nats", env("REFOLD_NATS", ""), "URL of the NATS server or servers (REFOLD_NATS)")
 	f.StringVar(&s.Creds, "creds", env("REFOLD_CREDS", ""), "NATS credentials file (REFOLD_CREDS)")
-	f.IntVar(&s.Replicas, "replicas", 1, "copies of each stream that is made")
+	f.IntVar(&s.Replicas, "replicas", 1, "copies of each stream that is made: 1, 3 or 5")
 	f.StringVar(&s.Metrics, "metrics", "", "address for /metrics and /healthz, such as :9100; empty: none")
 	f.DurationVar(&s.AckWait, "ack-wait", 0, "time after which the inputs of a dead worker are handed to another; the streams' first maker decides (default 30s)")
 	f.StringVar(&s.LogLevel, "log-level", "info", "debug, info, warn or error")
@@ -144,21 +145,16 @@ func (s *Service) Connect(ctx context.Context, name string) (*jetstream.Client, 
 	if s.NATS == "" {
 		return nil, errors.New("no NATS server: give --nats URL or set REFOLD_NATS (refold dev needs neither)")
 	}
+	if !slices.Contains([]int{1, 3, 5}, s.Replicas) { // an even number survives no more than the odd one below it
+		return nil, fmt.Errorf("--replicas %d: want 1, 3 or 5", s.Replicas)
+	}
 	log, err := s.Logger()
 	if err != nil {
 		return nil, err
 	}
-	client, err := jetstream.Connect(ctx, jetstream.Config{
+	return connectStreams(ctx, jetstream.Config{
 		URL: s.NATS, Creds: s.Creds, Name: name, Replicas: s.Replicas, AckWait: s.AckWait, Logger: log,
 	})
-	if err != nil {
-		return nil, err
-	}
-	if err := client.EnsureStreams(ctx); err != nil {
-		client.Close()
-		return nil, err
-	}
-	return client, nil
 }
 
 // Registry returns a metrics registry with the process's own metrics.

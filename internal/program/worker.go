@@ -2,6 +2,7 @@ package program
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"log/slog"
 	"math/rand/v2"
@@ -87,6 +88,11 @@ func (w *WorkerFlags) adapter(ctx context.Context) (provider.Adapter, error) {
 	adapter, err := provider.New(w.Provider, cfg)
 	if err != nil {
 		return nil, err
+	}
+	if w.Effort != "" && w.Model != "" {
+		if _, err := adapter.Prepare(ctx, events.Config{Provider: w.name(), Model: w.Model, ReasoningEffort: w.Effort}); err != nil {
+			return nil, fmt.Errorf("--effort %q: %w", w.Effort, err)
+		}
 	}
 	m, changed, err := w.Loop.model(ctx, adapter, events.Config{Provider: w.name(), Model: w.Model})
 	if err != nil || !changed {
