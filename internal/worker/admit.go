@@ -1,7 +1,6 @@
 package worker
 
 import (
-	"context"
 	"errors"
 	"fmt"
 
@@ -76,10 +75,8 @@ const mostDecoding = 2
 
 // inspect returns what an image is, when it is its turn to be decoded.
 func (c *Config) inspect(data []byte) (images.Info, error) {
-	if err := c.decoding.Acquire(context.Background(), 1); err != nil { // nothing ends the waiting, which is short
-		return images.Info{}, err
-	}
-	defer c.decoding.Release(1)
+	c.decoding <- struct{}{}
+	defer func() { <-c.decoding }()
 	return images.Inspect(data, c.ImageLimits)
 }
 

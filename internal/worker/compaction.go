@@ -21,7 +21,6 @@ import (
 // decide asks the policy whether, and how, history is to be made smaller. pending is an estimate of what enters next, in
 // tokens.
 func (l *loop) decide(ctx context.Context, reason events.CompactionReason, pending int64) (compact.Decision, error) {
-	window, _ := l.state.Context()
 	done := l.view.summaries
 	if _, open := l.state.Compaction(); open { // the one that is decided about
 		done--
@@ -31,7 +30,7 @@ func (l *loop) decide(ctx context.Context, reason events.CompactionReason, pendi
 		policy.PruneChars = -1
 	}
 	return compact.Decide(policy, &l.view.meter, compact.Situation{
-		Reason: reason, Window: window.ContextWindow, KeepFrom: l.view.prompt, Pending: pending,
+		Reason: reason, Window: l.window(ctx), KeepFrom: l.view.prompt, Pending: pending,
 		Done: done, Stalled: l.view.stalled, Pruned: l.view.pruned,
 	}, compact.Pruner{
 		Load: func(ref objects.Ref) (string, error) {
@@ -40,6 +39,22 @@ func (l *loop) decide(ctx context.Context, reason events.CompactionReason, pendi
 		},
 		Shorten: tools.Prune,
 	})
+}
+
+// window returns the context window of the route that the next request goes to, in tokens, 0 when it is not known: that of
+// the last request may have been another's.
+func (l *loop) window(ctx context.Context) int64 {
+	next := l.state.ConfigSeed(l.cfg.Defaults)
+	last, _ := l.state.Context()
+	if next.Provider == last.Provider && next.Model == last.Model && l.prepared {
+		return last.ContextWindow
+	}
+	if adapter, _, ok := l.cfg.Routes.Lookup(next.Provider); ok {
+		if prepared, err := adapter.Prepare(ctx, next); err == nil {
+			return prepared.ContextWindow()
+		}
+	}
+	return last.ContextWindow
 }
 
 // relieve makes history smaller before a step when the next request would nearly fill the context window. done reports

@@ -379,3 +379,30 @@ func TestCompactInBackoff(t *testing.T) {
 		"compaction command", "call compaction 1", "failed SERVER", "retry 1", "cancelled turn 0 keep false", "compaction end interrupted",
 	)
 }
+
+// TestWindowOfNextRoute chooses a model with a larger window for a session that no longer fits into the first one's. What
+// counts is where the next request goes, not where the last one went.
+func TestWindowOfNextRoute(t *testing.T) {
+	r := newRig(t, simulator.Script{})
+	r.route(provider.KindDeepSeek,
+		provider.Model{Name: "deepseek-chat", ContextWindow: 2000, MaxTokens: 100}, provider.Model{Name: "large", ContextWindow: 128_000, MaxTokens: 100})
+	k := r.talk()
+	k.prompt(strings.Repeat("b ", 8000))
+	k.rest()
+	k.tell(events.Input{Kind: events.InputConfigure, Options: events.Options{Model: "large"}})
+	k.prompt("now?")
+	k.rest()
+	var ends []events.TurnEndKind
+	list, _ := k.all()
+	for _, e := range list {
+		switch b := e.Body.(type) {
+		case *events.TurnEnd:
+			ends = append(ends, b.Kind)
+		case *events.CompactionStart:
+			t.Errorf("event %d compacts what fits", e.Seq)
+		}
+	}
+	if diff := cmp.Diff([]events.TurnEndKind{events.TurnError, events.TurnCompleted}, ends); diff != "" {
+		t.Error(diff)
+	}
+}

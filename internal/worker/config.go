@@ -6,8 +6,6 @@ import (
 	"log/slog"
 	"time"
 
-	"golang.org/x/sync/semaphore"
-
 	"github.com/refold-dev/refold/internal/compact"
 	"github.com/refold-dev/refold/internal/images"
 	"github.com/refold-dev/refold/internal/provider"
@@ -51,8 +49,8 @@ type Config struct {
 	Live   func(events.ID, []byte) // told chunks as they come, undurable; nil: nobody is
 	Log    *slog.Logger            // nil: silent
 
-	metrics  *Metrics // nil: nothing is counted
-	decoding *semaphore.Weighted
+	metrics  *Metrics      // nil: nothing is counted
+	decoding chan struct{} // holds a token for each image that is decoded now
 }
 
 const (
@@ -88,7 +86,7 @@ func (c *Config) complete() error {
 		c.Log = slog.New(slog.DiscardHandler)
 	}
 	if c.decoding == nil {
-		c.decoding = semaphore.NewWeighted(mostDecoding)
+		c.decoding = make(chan struct{}, mostDecoding)
 	}
 	if c.Routes == nil {
 		c.Routes = provider.NewRoutes(nil)

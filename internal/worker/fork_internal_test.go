@@ -1,11 +1,18 @@
 package worker
 
 import (
+	"context"
+	"errors"
 	"fmt"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/refold-dev/refold/internal/embedded"
+	"github.com/refold-dev/refold/internal/jetstream"
+	"github.com/refold-dev/refold/pkg/eventlog"
 	"github.com/refold-dev/refold/pkg/events"
 )
 
@@ -79,6 +86,83 @@ func TestForkRefused(t *testing.T) {
 			t.Errorf("%s: %d events", name, len(list))
 		}
 	}
+}
+
+// TestForkUnusable refuses for good what can never be made: a fork whose first event is too large with what it takes from
+// its parent, and one of a log that does not fold. A parent that cannot be read now is another matter.
+func TestForkUnusable(t *testing.T) {
+	r := newRig(t, chatty())
+	k := r.talk()
+	r.cfg.MaxEventBytes = minEventBytes
+	names := make([]string, 200)
+	for i := range names {
+		names[i] = fmt.Sprintf("%0100d", i)
+	}
+	k.tell(events.Input{Kind: events.InputPrompt, Open: true, Content: []events.Block{events.Text("one")}, Options: events.Options{Tools: names[:140]}})
+	k.rest()
+	damaged := newID()
+	log, err := k.logs.Create(t.Context(), damaged)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := eventlog.NewWriter(log, damaged, 0, events.Hash{}, time.Now, newID).Append(t.Context(), &events.TurnStart{Turn: 1}); err != nil {
+		t.Fatal(err)
+	}
+	labels := []events.Label{{Name: "a", Value: strings.Repeat("x", 20_000)}}
+	client := serve(t)
+	for _, tt := range []struct {
+		name string
+		in   input
+		logs eventlog.Store
+		want error
+	}{
+		{"too large", input{Input: events.Input{Parent: events.ForkPoint{ID: k.id}, Labels: labels}}, k.logs, errFork},
+		{"fits", input{Input: events.Input{Parent: events.ForkPoint{ID: k.id}}}, k.logs, nil},
+		{"damaged", input{Input: events.Input{Parent: events.ForkPoint{ID: damaged}}}, k.logs, errFork},
+		{"unreadable", input{Input: events.Input{Parent: events.ForkPoint{ID: k.id}}}, silentStore{k.logs}, eventlog.ErrUnavailable},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			cfg := r.cfg
+			cfg.Sessions = tt.logs
+			tt.in.Kind, tt.in.Open, tt.in.ID, tt.in.seq = events.InputFork, true, newID(), 1
+			s := newSession(&Worker{cfg: cfg, client: client}, newID())
+			if err := s.opens(t.Context(), &tt.in); !errors.Is(err, tt.want) {
+				t.Errorf("error %v, want %v", err, tt.want)
+			}
+			if errors.Is(tt.want, eventlog.ErrUnavailable) {
+				return
+			}
+			f := k.talkIn(k.logs) // whose stream was made already
+			f.tell(tt.in.Input)
+			f.rest()
+			if list, _ := f.all(); (len(list) == 0) != (tt.want != nil) {
+				t.Errorf("%d events", len(list))
+			}
+		})
+	}
+}
+
+// silentStore is a store whose logs cannot be read.
+type silentStore struct{ eventlog.Store }
+
+func (silentStore) Open(context.Context, events.ID) (eventlog.Log, error) {
+	return nil, eventlog.ErrUnavailable
+}
+
+// serve returns a client of a server of its own.
+func serve(t *testing.T) *jetstream.Client {
+	t.Helper()
+	server, err := embedded.Start(embedded.Options{StoreDir: t.TempDir()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(server.Shutdown)
+	c, err := jetstream.Connect(t.Context(), jetstream.Config{InProcess: server})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(c.Close)
+	return c
 }
 
 // TestForkTwice drops a second fork of a session that exists.

@@ -146,6 +146,7 @@ func TestPreparedOnce(t *testing.T) {
 	adapter, _, _ := r.cfg.Routes.Lookup(provider.KindDeepSeek)
 	c := &counting{Adapter: adapter}
 	r.cfg.Routes.Set(provider.KindDeepSeek, c)
+	r.cfg.NoPressure = true // nobody asks for the window beforehand
 	k := r.talk()
 	k.prompt("busy")
 	k.rest()

@@ -92,7 +92,7 @@ const (
 func (l *loop) remedy() remedy {
 	v := &l.view
 	switch {
-	case !v.refused || v.retrying || v.compacting:
+	case !v.refused:
 		return remedyNone
 	case v.reshown:
 		return remedyAgain

@@ -324,18 +324,83 @@ func TestImageNotTaken(t *testing.T) {
 		r.cfg.Defaults.Model = model
 		k := r.talk()
 		k.show("one", grey(t, 4, 3, 7))
-		k.prompt("two")
-		k.configure(events.Options{Model: "small"})
+		k.show("two", grey(t, 4, 3, 9))
 		k.prompt("three")
+		k.configure(events.Options{Model: "small"})
+		k.prompt("four")
 		k.rest()
-		k.want(append(append([]string{"turn 1", "step 1", "prompt one<image>", "header initial high"}, first...),
-			"answer stop Fine.", "step end", "turn end completed",
-			"turn 2", "step 1", "prompt two", "call loop 1", "answer stop Fine.", "step end", "turn end completed", "configured",
-			"turn 3", "step 1", "prompt three", "header change high", "images 1 inline", "call loop 1", "answer stop Fine.", "step end", "turn end completed",
-		)...)
+		answered := []string{"answer stop Fine.", "step end", "turn end completed"}
+		want := append([]string{"turn 1", "step 1", "prompt one<image>", "header initial high"}, first...)
+		want = append(append(want, answered...), "turn 2", "step 1", "prompt two<image>")
+		want = append(append(want, first...), answered...)
+		want = append(append(want, "turn 3", "step 1", "prompt three", "call loop 1"), answered...)
+		want = append(want, "configured", "turn 4", "step 1", "prompt four", "header change high", "images 2 inline", "call loop 1")
+		k.want(append(want, answered...)...)
 		if sent := string(k.sim.Requests()[len(k.sim.Requests())-2].Body); !strings.Contains(sent, "did not take it") {
 			t.Errorf("%s: the model is not told: %s", model, sent)
 		}
+	}
+}
+
+// TestImageOtherFile puts a file into the body that the provider has forgotten, also when another image was there before.
+func TestImageOtherFile(t *testing.T) {
+	script := chatty()
+	script.Uploads = []simulator.UploadRule{{When: simulator.UploadCondition{Nth: 2}, Failure: simulator.Failure{Kind: simulator.FailHTTP, Status: 500}}}
+	r := seeing(t, script)
+	r.cfg.Defaults.Model = "filed"
+	k := r.talk()
+	k.show("one", grey(t, 4, 3, 7))
+	k.show("two", grey(t, 4, 3, 9))
+	k.on(2, is[*events.RequestImages], k.sim.DropFiles)
+	k.rest()
+	k.want(
+		"turn 1", "step 1", "prompt one<image>", "header initial high", "images 1 file", "call loop 1", "answer stop Fine.", "step end", "turn end completed",
+		"turn 2", "step 1", "prompt two<image>", "images 1 inline", "call loop 1", "failed INVALID_REQUEST",
+		"images 1 inline", "call loop 2", "answer stop Fine.", "step end", "turn end completed",
+	)
+}
+
+// TestImageBusy leaves files alone when a request fails for another reason.
+func TestImageBusy(t *testing.T) {
+	r := seeing(t, chatty())
+	r.cfg.Defaults.Model = "filed"
+	k := r.talk()
+	k.show("busy", grey(t, 4, 3, 7))
+	k.rest()
+	k.want(
+		"turn 1", "step 1", "prompt busy<image>", "header initial high", "images 1 file", "call loop 1", "failed SERVER", "retry 1", "llm/retry-started",
+		"call loop 2", "answer stop Fine.", "step end", "turn end completed",
+	)
+}
+
+// TestImageRemediesOnce does nothing a second time in a step, even if another model gets the images as they were.
+func TestImageRemediesOnce(t *testing.T) {
+	for second, as := range map[string]string{"filed-2": "file", "deepseek-chat": "inline"} {
+		r := newRig(t, failing(simulator.Failure{Kind: simulator.FailHTTP, Status: 400}, 99))
+		r.route(provider.KindDeepSeek,
+			provider.Model{Name: "filed", Images: true, Files: true}, provider.Model{Name: "filed-2", Images: true, Files: true},
+			provider.Model{Name: "deepseek-chat", Images: true},
+		)
+		names := []string{"filed", "filed", "filed", second}
+		g := &guard{
+			config: func(seed events.Config) (events.Config, error) {
+				seed.Model, names = names[0], names[1:]
+				return seed, nil
+			},
+			failure: func(attempt int64, _ events.Failure) (Advice, error) {
+				return map[bool]Advice{true: AdviceRetry, false: AdviceStop}[attempt == 3], nil
+			},
+		}
+		r.cfg.Extensions = Extensions{CallConfig: []CallConfig{g}, RequestError: []RequestError{g}}
+		k := r.talk()
+		k.show("one", grey(t, 4, 3, 7))
+		k.rest()
+		k.want(
+			"turn 1", "step 1", "prompt one<image>", "header initial high", "images 1 file", "call loop 1", "failed INVALID_REQUEST",
+			"images 1 inline", "call loop 2", "failed INVALID_REQUEST", "images 1 text", "call loop 3", "failed INVALID_REQUEST",
+			"retry 3", "llm/retry-started", "header change high", "images 1 "+as, "call loop 4", "failed INVALID_REQUEST",
+			"step end", "turn end error INVALID_REQUEST",
+		)
 	}
 }
 

@@ -153,7 +153,7 @@ func (l *loop) takeOver(p *input) {
 	case p.Kind != events.InputCancel && l.state.PassedOver(p.seq, p.nextStep()):
 		p.refusal = fmt.Errorf("%w: later inputs of its kind were used before it could be seen", errRefused)
 	case p.Kind == events.InputInject && !l.backlog.injects.holds(p.bytes, maxInjects, maxInjectBytes):
-		p.refusal = fmt.Errorf("%w: %d injects wait already, at most %d do, of %d bytes together", errRefused, l.backlog.injects.n, maxInjects, maxInjectBytes)
+		p.refusal = fmt.Errorf("%w: %d injects may wait, of %d bytes together; with this one there were more", errRefused, maxInjects, maxInjectBytes)
 	}
 	if p.refusal != nil || l.state.Closed() { // what it says is needed no more
 		p.Input, p.bytes = events.Input{ID: p.ID, Kind: p.Kind}, 0

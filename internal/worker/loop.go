@@ -210,7 +210,7 @@ func (l *loop) create(ctx context.Context, in *input) error {
 		err = l.put(ctx, &events.SessionCreated{Session: l.id, Options: options, Labels: in.Labels, Cwd: in.Cwd})
 	}
 	if f, final := refusal(err); final { // there is no log to say it in
-		l.log.ErrorContext(ctx, "input refused", slog.Uint64("input", in.seq), slog.String("id", string(in.ID)), slog.Bool("storeFull", full), slog.Any("reason", err))
+		l.log.ErrorContext(ctx, "input refused", slog.Uint64("input", in.seq), slog.String("id", string(in.ID)), slog.Bool("store_full", full), slog.Any("reason", err))
 		in.refusal, err = fmt.Errorf("%w: %s", errRefused, f.Message), nil
 	}
 	return err

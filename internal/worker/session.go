@@ -216,7 +216,7 @@ func (s *session) open(ctx context.Context) (*loop, error) {
 	if err != nil {
 		return nil, err
 	}
-	l, err := openLoop(ctx, &s.w.cfg, s.id, log, s)
+	l, err := openLoop(ctx, s.limits(), s.id, log, s)
 	if err != nil {
 		return nil, err
 	}
@@ -281,18 +281,19 @@ func (s *session) make(ctx context.Context) (eventlog.Log, error) {
 
 // opens returns why an input cannot open the session.
 func (s *session) opens(ctx context.Context, in *input) error {
-	if _, err := s.w.cfg.admit(in); err != nil {
+	cfg := s.limits()
+	if _, err := cfg.admit(in); err != nil {
 		return err
 	}
 	if in.Kind != events.InputFork {
 		return nil
 	}
-	_, err := (&loop{cfg: &s.w.cfg, id: s.id}).forkCreated(ctx, in)
+	_, err := (&loop{cfg: cfg, id: s.id}).forkCreated(ctx, in)
 	return err
 }
 
-// askOwner returns nil when the owner is gone, or has been silent for the time after which inputs are handed on. A living one is told of the inputs held here; those that it has finished
-// with are acknowledged for it.
+// askOwner returns nil when the owner is gone, or has been silent for the time after which inputs are handed on. A living
+// one is told of the inputs held here, all in one question; those that it has finished with are acknowledged for it.
 func (s *session) askOwner(ctx context.Context, owner events.LoopClaimed) error {
 	s.mu.Lock()
 	var seqs []uint64

@@ -111,7 +111,7 @@ func (l *loop) enter(ctx context.Context, in *input) error {
 		if err := l.drop(ctx, in, cannotKeep(f)); err != nil {
 			return err
 		}
-		l.refusal = &f
+		l.refusal, l.entered = &f, true // what else waits does not go down with this turn
 		return nil
 	}
 	if err != nil {

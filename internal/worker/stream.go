@@ -40,7 +40,9 @@ func (l *loop) stream(ctx context.Context, prepared *provider.Prepared, call pro
 }
 
 // unfit reports whether an event was refused, and nothing stored, for what the provider put into it.
-func unfit(err error) bool { return errors.Is(err, eventlog.ErrTooLarge) || errors.Is(err, events.ErrInvalid) }
+func unfit(err error) bool {
+	return errors.Is(err, eventlog.ErrTooLarge) || errors.Is(err, events.ErrInvalid)
+}
 
 // errCancelled says that a cancel was recorded while a call or tools were running.
 var errCancelled = errors.New("cancelled")

@@ -254,6 +254,7 @@ func (l *loop) result(ctx context.Context, turn, step int64, p fold.PendingTool,
 		}
 		content = append(content, b)
 	}
+	const message = kib // it fits beside a text that is not outside, also when the result is shortened later
 	body := &events.ToolResult{
 		Turn: turn, Step: step,
 		Message: events.Message{
@@ -262,7 +263,7 @@ func (l *loop) result(ctx context.Context, turn, step int64, p fold.PendingTool,
 				Type: events.BlockToolResult, ToolCallID: p.ID, IsError: r.Error.Code != "", Content: content,
 			}},
 		},
-		Error: events.ToolError{Code: r.Error.Code, Message: clipText(r.Error.Message)},
+		Error: events.ToolError{Code: r.Error.Code, Message: clipTo(r.Error.Message, message)},
 		Meta:  r.Meta, Contexts: r.contexts,
 	}
 	opts := []eventlog.AppendOption{appended()}
@@ -273,10 +274,6 @@ func (l *loop) result(ctx context.Context, turn, step int64, p fold.PendingTool,
 	if errors.Is(err, eventlog.ErrTooLarge) || errors.Is(err, events.ErrInvalid) { // what programs and extensions added
 		l.log.ErrorContext(ctx, "a tool's result was cut down", slog.String("tool", p.Name), slog.Any("error", err))
 		body.Meta, body.Contexts, body.Message.Content[0].Content = "", nil, content[:1]
-		err = l.put(ctx, body, opts...)
-	}
-	if errors.Is(err, eventlog.ErrTooLarge) { // the message stands beside the text, and each of its bytes may take six
-		body.Error.Message = ""
 		err = l.put(ctx, body, opts...)
 	}
 	if errors.Is(err, events.ErrInvalid) { // not even a code of ours

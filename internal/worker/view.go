@@ -46,9 +46,8 @@ func (v *view) observe(e *events.Event) error {
 		v.prompt, v.summaries, v.stalled, v.complete = 0, 0, 0, false
 	case *events.StepStart:
 		v.retrying, v.entered, v.steered, v.plugins = false, 0, false, nil
-		v.inlined, v.dropped = false, false
 	case *events.StepEnd:
-		v.refused = false
+		v.refused, v.reshown, v.inlined, v.dropped = false, false, false, false
 	case *events.UserMessage:
 		v.enter(e, b)
 	case *events.AssistantMessage:
@@ -105,9 +104,9 @@ func (v *view) observe(e *events.Event) error {
 	return nil
 }
 
-// reshow takes how images are shown. Before the first attempt and behind the delay of a retry nothing is made good by it.
+// reshow takes how images are shown.
 func (v *view) reshow(b *events.RequestImages) {
-	if !v.refused || v.retrying || v.compacting {
+	if !v.refused { // nothing is made good by it
 		return
 	}
 	v.reshown = true

@@ -92,7 +92,8 @@ type member struct {
 	done   chan error
 }
 
-func (f *fleet) start(name string) *member {
+// start starts a worker; change may change how it is configured.
+func (f *fleet) start(name string, change ...func(*worker.Config, *worker.Service)) *member {
 	f.t.Helper()
 	transport := &http.Transport{DisableKeepAlives: true, DisableCompression: true}
 	adapter, err := provider.New(provider.KindDeepSeek, provider.Config{
@@ -109,12 +110,16 @@ func (f *fleet) start(name string) *member {
 	if err != nil {
 		f.t.Fatal(err)
 	}
-	w, err := worker.New(worker.Config{
+	cfg, service := worker.Config{
 		Name: name, Instance: newID(), Tools: f.tools, Objects: client.Objects(), NewID: newID,
 		Routes:   provider.NewRoutes(map[string]provider.Adapter{provider.KindDeepSeek: adapter}),
 		Defaults: events.Options{Provider: provider.KindDeepSeek, Model: "deepseek-chat", System: "Be brief."},
 		Log:      slog.New(slog.NewTextHandler(f.t.Output(), nil)),
-	}, worker.Service{Client: client, AckWait: ackWait, Idle: 200 * time.Millisecond, Metrics: metrics})
+	}, worker.Service{Client: client, AckWait: ackWait, Idle: 200 * time.Millisecond, Metrics: metrics}
+	for _, c := range change {
+		c(&cfg, &service)
+	}
+	w, err := worker.New(cfg, service)
 	if err != nil {
 		f.t.Fatal(err)
 	}
