@@ -276,7 +276,7 @@ func (l *loop) cancel(ctx context.Context, in *input) error {
 	if n, open := l.state.Turn(); open {
 		turn = n
 	}
-	err := l.put(ctx, &events.TurnCancelled{Turn: turn, Cause: in.Cause, KeepQueue: in.KeepQueue, Claim: in.claim()})
+	err := l.put(ctx, &events.TurnCancelled{Turn: turn, Cause: clipText(in.Cause), KeepQueue: in.KeepQueue, Claim: in.claim()})
 	if err != nil {
 		return err
 	}

@@ -290,7 +290,7 @@ func cannotKeep(f events.Failure) string { return clipText("it cannot be kept: "
 // betweenSteps ends the turn or prepares and starts its next step.
 func (l *loop) betweenSteps(ctx context.Context, turn, step int64) error {
 	if c, cancelled := l.state.Cancelled(); cancelled {
-		return l.put(ctx, &events.TurnEnd{Turn: turn, Kind: events.TurnAborted, Cause: clipText(c.Cause)})
+		return l.put(ctx, &events.TurnEnd{Turn: turn, Kind: events.TurnAborted, Cause: c.Cause})
 	}
 	if step > 0 && !l.goesOn {
 		end, err := l.turnOver(ctx, turn, step)

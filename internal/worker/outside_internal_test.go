@@ -356,3 +356,30 @@ func TestOutgrown(t *testing.T) {
 		t.Error(diff)
 	}
 }
+
+// TestLongCause cancels with a cause that is cut: the turn's end repeats what the cancel recorded.
+func TestLongCause(t *testing.T) {
+	r := newRig(t, chatty())
+	k := r.talk()
+	long := strings.Repeat("b\u00e9", 10*kib)
+	k.on(1, is[*events.LLMStream], func() { k.tell(events.Input{Kind: events.InputCancel, Cause: long}) })
+	k.prompt("one")
+	k.rest()
+	k.prompt("two")
+	k.rest()
+	list, _ := k.all()
+	var recorded, ended string
+	for _, e := range list {
+		switch b := e.Body.(type) {
+		case *events.TurnCancelled:
+			recorded = b.Cause
+		case *events.TurnEnd:
+			if b.Turn == 1 {
+				ended = b.Cause
+			}
+		}
+	}
+	if recorded == "" || len(recorded) >= len(long) || !strings.HasPrefix(long, recorded) || ended != recorded {
+		t.Errorf("recorded a cause of %d bytes, ended with one of %d", len(recorded), len(ended))
+	}
+}
