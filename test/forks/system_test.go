@@ -2,6 +2,7 @@ package forks_test
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
@@ -24,6 +25,7 @@ import (
 	"github.com/refold-dev/refold/internal/tools"
 	"github.com/refold-dev/refold/internal/verify"
 	"github.com/refold-dev/refold/internal/worker"
+	"github.com/refold-dev/refold/pkg/eventlog"
 	"github.com/refold-dev/refold/pkg/events"
 	"github.com/refold-dev/refold/pkg/fold"
 )
@@ -403,23 +405,41 @@ func later(list []events.Event, seq uint64) []events.Event {
 	return linked(list)
 }
 
-// replace puts a log with other events in the place of the session's, which no program of ours does.
+// replace puts a log with other events in the place of the session's, which no program of ours does. A server that made a
+// stream anew under the name of one that it has just deleted was seen to know the old one's first event still: then it
+// is done again.
 func (s *system) replace(id events.ID, list []events.Event) {
 	s.t.Helper()
-	s.deleteStream(id)
-	log, err := s.client.Logs().Create(s.t.Context(), id)
+	ctx, cancel := context.WithTimeout(s.t.Context(), 20*time.Second)
+	defer cancel()
+	for {
+		s.deleteStream(id)
+		err := s.fill(ctx, id, list)
+		if err == nil {
+			return
+		}
+		if !errors.Is(err, eventlog.ErrCorrupt) && !errors.Is(err, eventlog.ErrLostOwnership) {
+			s.t.Fatal(err)
+		}
+	}
+}
+
+// fill makes the session's log and stores the events in it.
+func (s *system) fill(ctx context.Context, id events.ID, list []events.Event) error {
+	log, err := s.client.Logs().Create(ctx, id)
 	if err != nil {
-		s.t.Fatal(err)
+		return err
 	}
 	for i := range list {
 		payload, err := events.Encode(&list[i])
-		if err != nil {
-			s.t.Fatal(err)
+		if err == nil {
+			err = log.Append(ctx, &list[i], payload)
 		}
-		if err := log.Append(s.t.Context(), &list[i], payload); err != nil {
-			s.t.Fatal(err)
+		if err != nil {
+			return err
 		}
 	}
+	return nil
 }
 
 func (s *system) deleteStream(id events.ID) {
