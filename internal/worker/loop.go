@@ -275,7 +275,7 @@ func (l *loop) configure(ctx context.Context, in *input) error {
 		err = l.put(ctx, &events.SessionConfigured{Options: options, Claim: in.claim()})
 	}
 	if f, final := refusal(err); final {
-		return l.drop(ctx, in, cannotKeep(f))
+		return l.dropUnkept(ctx, in, f)
 	}
 	if err != nil {
 		return err
@@ -284,8 +284,11 @@ func (l *loop) configure(ctx context.Context, in *input) error {
 	return nil
 }
 
-// cannotKeep says why an input is dropped whose content the log or the object store does not take.
-func cannotKeep(f events.Failure) string { return clipText("it cannot be kept: " + f.Message) }
+// dropUnkept drops an input whose content the log or the object store does not take.
+func (l *loop) dropUnkept(ctx context.Context, in *input, f events.Failure) error {
+	l.log.ErrorContext(ctx, "an input cannot be kept", slog.Uint64("input", in.seq), slog.String("id", string(in.ID)), slog.String("reason", f.Message))
+	return l.drop(ctx, in, clipText("it cannot be kept: "+f.Message))
+}
 
 // betweenSteps ends the turn or prepares and starts its next step.
 func (l *loop) betweenSteps(ctx context.Context, turn, step int64) error {

@@ -108,7 +108,7 @@ func (l *loop) enter(ctx context.Context, in *input) error {
 		err = l.put(ctx, &events.UserMessage{Message: m, InboxSeq: in.seq, Delivery: delivery}, appended())
 	}
 	if f, final := refusal(err); final { // the model is not to go on without what it should have read
-		if err := l.drop(ctx, in, cannotKeep(f)); err != nil {
+		if err := l.dropUnkept(ctx, in, f); err != nil {
 			return err
 		}
 		l.refusal, l.entered = &f, true // what else waits does not go down with this turn
