@@ -246,6 +246,9 @@ func (w *wire) int(name string, n *int64) {
 	}
 	u := uint64(*n)
 	w.uintValue(&u)
+	if !w.reading { // what is written may be shared
+		return
+	}
 	if u > math.MaxInt64 {
 		w.fail(ErrInvalid, "number beyond 63 bits")
 		return
@@ -450,7 +453,9 @@ func enum[T interface {
 ) {
 	s := string(*v)
 	w.str(name, &s)
-	*v = T(s)
+	if w.reading { // what is written may be shared
+		*v = T(s)
+	}
 	if w.err == nil && !(*v).valid() {
 		w.fail(ErrInvalid, "unknown %s %q", name, clip(s))
 	}
