@@ -1,6 +1,7 @@
 package worker
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -31,7 +32,7 @@ func (l *loop) forkCreated(ctx context.Context, in *input) (*events.SessionCreat
 	}
 	old, _ := parent.Created()
 	created := &events.SessionCreated{
-		Session: l.id, Labels: in.Labels, Preset: old.Preset, Cwd: cmpOr(in.Cwd, old.Cwd), Options: old.Options,
+		Session: l.id, Labels: in.Labels, Preset: old.Preset, Cwd: cmp.Or(in.Cwd, old.Cwd), Options: old.Options,
 		Parent: point, SeedLength: point.Seq - 1, DelegationDepth: old.DelegationDepth,
 	}
 	if size := encodedBytes(created, events.SurfaceOp{}); size > l.cfg.MaxEventBytes {
@@ -44,13 +45,6 @@ func (l *loop) forkCreated(ctx context.Context, in *input) (*events.SessionCreat
 // understands is left to one.
 func unusable(err error) bool {
 	return errors.Is(err, fold.ErrInvalidLog) || errors.Is(err, events.ErrInvalid) || errors.Is(err, events.ErrSyntax) || errors.Is(err, eventlog.ErrCorrupt)
-}
-
-func cmpOr(a, b string) string {
-	if a != "" {
-		return a
-	}
-	return b
 }
 
 // forkPoint reads the parent's log and finds where the fork starts. The error wraps errFork when there is no such place.
