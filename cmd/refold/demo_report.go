@@ -10,7 +10,7 @@ import (
 	"github.com/refold-dev/refold/internal/project"
 	"github.com/refold-dev/refold/internal/provider/lossless"
 	"github.com/refold-dev/refold/internal/replay"
-	"github.com/refold-dev/refold/internal/verify"
+	"github.com/refold-dev/refold/pkg/audit"
 )
 
 func asText(s string) lossless.Text { return lossless.Text(s) }
@@ -33,7 +33,7 @@ func (d *demo) report(ctx context.Context) error {
 	for i := range requests {
 		r := &requests[i]
 		v := verdicts[r.Seq]
-		if v.Result == verify.Match {
+		if v.Result == audit.Match {
 			matches++
 		}
 		cached, uncached, cause := tokens(steps[r.Seq], r.Seq)
@@ -54,14 +54,14 @@ func (d *demo) report(ctx context.Context) error {
 }
 
 // gather waits for the verdict on every request and the record of every step.
-func (d *demo) gather(ctx context.Context, requests []replay.Request) (map[uint64]verify.Verdict, map[uint64]*project.Record, error) {
+func (d *demo) gather(ctx context.Context, requests []replay.Request) (map[uint64]audit.Verdict, map[uint64]*project.Record, error) {
 	for {
-		verdicts, steps := make(map[uint64]verify.Verdict), make(map[uint64]*project.Record)
+		verdicts, steps := make(map[uint64]audit.Verdict), make(map[uint64]*project.Record)
 		for r, err := range d.local.Client.Verdicts().Read(ctx, d.session, 1) {
 			if err != nil {
 				return nil, nil, err
 			}
-			v, err := verify.DecodeVerdict(r.Payload)
+			v, err := audit.DecodeVerdict(r.Payload)
 			if err == nil {
 				err = v.Verify()
 			}

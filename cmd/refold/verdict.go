@@ -8,7 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/refold-dev/refold/internal/jetstream"
-	"github.com/refold-dev/refold/internal/verify"
+	"github.com/refold-dev/refold/pkg/audit"
 )
 
 func newVerdict(g *globals) *cobra.Command {
@@ -57,7 +57,7 @@ func newVerdictList(g *globals) *cobra.Command {
 
 // verdictRow returns a stored verdict's row of the table. What it holds can be printed: a decoded verdict has no other text.
 func verdictRow(r *jetstream.Record) string {
-	v, err := verify.DecodeVerdict(r.Payload)
+	v, err := audit.DecodeVerdict(r.Payload)
 	switch {
 	case err != nil:
 		return "-\t-\t-\t-\tno verdict"

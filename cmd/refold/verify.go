@@ -10,7 +10,7 @@ import (
 
 	"github.com/refold-dev/refold/internal/jetstream"
 	"github.com/refold-dev/refold/internal/program"
-	"github.com/refold-dev/refold/internal/verify"
+	"github.com/refold-dev/refold/pkg/audit"
 	"github.com/refold-dev/refold/pkg/eventlog"
 	"github.com/refold-dev/refold/pkg/events"
 )
@@ -34,7 +34,7 @@ func newVerify(g *globals) *cobra.Command {
 		Args: cobra.ExactArgs(1), ValidArgsFunction: g.completeSessions,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			for _, key := range trusted {
-				if err := verify.CheckPublic(key); err != nil {
+				if err := audit.CheckPublic(key); err != nil {
 					return &program.ExitError{Code: exitUnread, Err: fmt.Errorf("--trust: %w", err)}
 				}
 			}
@@ -52,7 +52,7 @@ func newVerify(g *globals) *cobra.Command {
 					return err
 				}
 			}
-			if g.json && report.Lineage == verify.LineageUnknown { // the rest is in the records
+			if g.json && report.Lineage == audit.LineageUnknown { // the rest is in the records
 				if _, err := fmt.Fprintf(cmd.ErrOrStderr(), "refold: warning: %s", lineage(report)); err != nil {
 					return err
 				}
@@ -68,29 +68,29 @@ func newVerify(g *globals) *cobra.Command {
 	return cmd
 }
 
-func check(ctx context.Context, client *jetstream.Client, id events.ID, log eventlog.Log, cold bool, trusted []string) (*verify.Report, error) {
+func check(ctx context.Context, client *jetstream.Client, id events.ID, log eventlog.Log, cold bool, trusted []string) (*audit.Report, error) {
 	last, err := log.Last(ctx)
 	if err != nil {
 		return nil, err
 	}
-	var prior []verify.Verdict
+	var prior []audit.Verdict
 	for r, err := range client.Verdicts().Read(ctx, id, 1) {
 		if err != nil {
 			return nil, err
 		}
-		v, err := verify.DecodeVerdict(r.Payload)
+		v, err := audit.DecodeVerdict(r.Payload)
 		if err != nil {
 			return nil, fmt.Errorf("verdict %d of session %s: %w", r.Seq, id, err)
 		}
 		prior = append(prior, v)
 	}
-	return verify.CheckLog(ctx, verify.LogCheck{
-		Session: id, Messages: log.Read(ctx, 1), Last: last, Objects: verify.FromStore(client.Objects()),
-		Parents: verify.FromLogs(client.Logs()), Prior: prior, Trusted: trusted, Cold: cold,
+	return audit.CheckLog(ctx, audit.LogCheck{
+		Session: id, Messages: log.Read(ctx, 1), Last: last, Objects: audit.FromStore(client.Objects()),
+		Parents: audit.FromLogs(client.Logs()), Prior: prior, Trusted: trusted, Cold: cold,
 	})
 }
 
-func (g *globals) printReport(out io.Writer, r *verify.Report) error {
+func (g *globals) printReport(out io.Writer, r *audit.Report) error {
 	t := table(io.Discard, "")
 	if !g.json {
 		t = table(out, "SEQ\tKIND\tSTEP\tATTEMPT\tBYTES\tRESULT\tREASON")
@@ -122,22 +122,22 @@ func (g *globals) printReport(out io.Writer, r *verify.Report) error {
 }
 
 // lineage words how a fork stands to its parent, in a line; empty for a session that is no fork.
-func lineage(r *verify.Report) string {
+func lineage(r *audit.Report) string {
 	parent := fmt.Sprintf("event %d of session %s", r.Parent.Seq, r.Parent.ID)
 	switch r.Lineage {
-	case verify.LineageNone:
-	case verify.LineageConfirmed:
+	case audit.LineageNone:
+	case audit.LineageConfirmed:
 		return fmt.Sprintf("lineage: a fork at %s: confirmed\n", parent)
-	case verify.LineageUnknown:
+	case audit.LineageUnknown:
 		return fmt.Sprintf("lineage: a fork at %s: unknown: that log is not there, or cannot be read\n", parent)
-	case verify.LineageBroken:
+	case audit.LineageBroken:
 		return fmt.Sprintf("lineage: a fork at %s: broken: that log holds something else\n", parent)
 	}
 	return ""
 }
 
 // where words which request a verdict is on; a head, and a request whose event cannot be read, is on none.
-func where(v *verify.Verdict) string {
+func where(v *audit.Verdict) string {
 	if v.Attempt == 0 {
 		return "-\t-\t-"
 	}
@@ -153,34 +153,34 @@ func stepName(turn, step int64) string {
 }
 
 // conclusion words what was found beside matches.
-func conclusion(r *verify.Report) string {
+func conclusion(r *audit.Report) string {
 	found := func(rule string) bool {
-		return slices.ContainsFunc(r.Verdicts, func(v verify.Verdict) bool { return v.Rule == rule })
+		return slices.ContainsFunc(r.Verdicts, func(v audit.Verdict) bool { return v.Rule == rule })
 	}
-	fault := func(v verify.Verdict) bool {
-		return v.Result != verify.Match && v.Result != verify.CouldNotCheck && v.Rule != verify.RuleLineage
+	fault := func(v audit.Verdict) bool {
+		return v.Result != audit.Match && v.Result != audit.CouldNotCheck && v.Rule != audit.RuleLineage
 	}
 	switch {
 	case r.Matches < r.Requests:
 		return "not every request is a match"
-	case found(verify.RuleSigned):
+	case found(audit.RuleSigned):
 		return "every request is a match, but the log differs from what was signed"
 	case slices.ContainsFunc(r.Verdicts, fault):
 		return "every request is a match, but the log is at fault"
-	case r.Lineage == verify.LineageBroken:
+	case r.Lineage == audit.LineageBroken:
 		return "every request is a match, but the parent's log does not hold the event that the fork names"
-	case found(verify.RuleSignature):
+	case found(audit.RuleSignature):
 		return "every request is a match, but a stored verdict does not have the signature of its verifier"
 	}
 	return "every request that was read is a match, but not everything could be checked"
 }
 
-func verdictCode(r *verify.Report) error {
+func verdictCode(r *audit.Report) error {
 	code := 0
 	for i := range r.Verdicts {
 		switch r.Verdicts[i].Result {
-		case verify.Match:
-		case verify.CouldNotCheck:
+		case audit.Match:
+		case audit.CouldNotCheck:
 			if code == 0 {
 				code = exitUnread
 			}

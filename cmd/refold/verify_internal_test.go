@@ -7,26 +7,26 @@ import (
 
 	"github.com/refold-dev/refold/internal/jetstream"
 	"github.com/refold-dev/refold/internal/program"
-	"github.com/refold-dev/refold/internal/verify"
+	"github.com/refold-dev/refold/pkg/audit"
 	"github.com/refold-dev/refold/pkg/events"
 )
 
 func TestConclusion(t *testing.T) {
-	found := func(result verify.Result, rule string) verify.Verdict {
-		return verify.Verdict{Kind: verify.KindLog, Result: result, Rule: rule}
+	found := func(result audit.Result, rule string) audit.Verdict {
+		return audit.Verdict{Kind: audit.KindLog, Result: result, Rule: rule}
 	}
 	for name, c := range map[string]struct {
 		matches int
-		found   verify.Verdict
+		found   audit.Verdict
 		want    string
 	}{
-		"mismatch":     {1, verify.Verdict{Kind: verify.KindRequest, Result: verify.Mismatch}, "not every request is a match"},
-		"signed":       {2, found(verify.BrokenChain, verify.RuleSigned), "differs from what was signed"},
-		"rule":         {2, found(verify.InvalidLog, "step"), "the log is at fault"},
-		"signature":    {2, found(verify.CouldNotCheck, verify.RuleSignature), "signature of its verifier"},
-		"not readable": {2, found(verify.CouldNotCheck, ""), "not everything could be checked"},
+		"mismatch":     {1, audit.Verdict{Kind: audit.KindRequest, Result: audit.Mismatch}, "not every request is a match"},
+		"signed":       {2, found(audit.BrokenChain, audit.RuleSigned), "differs from what was signed"},
+		"rule":         {2, found(audit.InvalidLog, "step"), "the log is at fault"},
+		"signature":    {2, found(audit.CouldNotCheck, audit.RuleSignature), "signature of its verifier"},
+		"not readable": {2, found(audit.CouldNotCheck, ""), "not everything could be checked"},
 	} {
-		r := &verify.Report{Requests: 2, Matches: c.matches, Verdicts: []verify.Verdict{{Result: verify.Match}, c.found}}
+		r := &audit.Report{Requests: 2, Matches: c.matches, Verdicts: []audit.Verdict{{Result: audit.Match}, c.found}}
 		if got := conclusion(r); !strings.Contains(got, c.want) {
 			t.Errorf("%s: %q, want %q", name, got, c.want)
 		}
@@ -35,24 +35,24 @@ func TestConclusion(t *testing.T) {
 
 // TestLineage words a report about a fork, and tells what is wrong with its parent from what is wrong with itself.
 func TestLineage(t *testing.T) {
-	broken := verify.Verdict{Kind: verify.KindLog, Result: verify.InvalidLog, Rule: verify.RuleLineage}
-	silent := verify.Verdict{Kind: verify.KindLog, Result: verify.CouldNotCheck, Rule: verify.RuleLineage}
-	other := verify.Verdict{Kind: verify.KindLog, Result: verify.InvalidLog, Rule: "step"}
+	broken := audit.Verdict{Kind: audit.KindLog, Result: audit.InvalidLog, Rule: audit.RuleLineage}
+	silent := audit.Verdict{Kind: audit.KindLog, Result: audit.CouldNotCheck, Rule: audit.RuleLineage}
+	other := audit.Verdict{Kind: audit.KindLog, Result: audit.InvalidLog, Rule: "step"}
 	for name, c := range map[string]struct {
-		lineage  verify.Lineage
-		verdicts []verify.Verdict
+		lineage  audit.Lineage
+		verdicts []audit.Verdict
 		line     string
 		end      string // empty: all is well
 		code     int
 	}{
-		"no fork":     {verify.LineageNone, nil, "", "", 0},
-		"confirmed":   {verify.LineageConfirmed, nil, "lineage: a fork at event 9 of session 01JZZZZZZZZZZZZZZZZZZZZZZY: confirmed\n", "", 0},
-		"unknown":     {verify.LineageUnknown, nil, "unknown", "", 0},
-		"no answer":   {verify.LineageUnknown, []verify.Verdict{silent}, "unknown", "not everything could be checked", exitUnread},
-		"broken":      {verify.LineageBroken, []verify.Verdict{broken}, "broken", "does not hold the event that the fork names", exitFindings},
-		"both broken": {verify.LineageBroken, []verify.Verdict{broken, other}, "broken", "the log is at fault", exitFindings},
+		"no fork":     {audit.LineageNone, nil, "", "", 0},
+		"confirmed":   {audit.LineageConfirmed, nil, "lineage: a fork at event 9 of session 01JZZZZZZZZZZZZZZZZZZZZZZY: confirmed\n", "", 0},
+		"unknown":     {audit.LineageUnknown, nil, "unknown", "", 0},
+		"no answer":   {audit.LineageUnknown, []audit.Verdict{silent}, "unknown", "not everything could be checked", exitUnread},
+		"broken":      {audit.LineageBroken, []audit.Verdict{broken}, "broken", "does not hold the event that the fork names", exitFindings},
+		"both broken": {audit.LineageBroken, []audit.Verdict{broken, other}, "broken", "the log is at fault", exitFindings},
 	} {
-		r := &verify.Report{Session: "01JZZZZZZZZZZZZZZZZZZZZZZZ", Requests: 1, Matches: 1, Lineage: c.lineage, Verdicts: c.verdicts}
+		r := &audit.Report{Session: "01JZZZZZZZZZZZZZZZZZZZZZZZ", Requests: 1, Matches: 1, Lineage: c.lineage, Verdicts: c.verdicts}
 		r.Parent.ID, r.Parent.Seq = "01JZZZZZZZZZZZZZZZZZZZZZZY", 9
 		got := lineage(r)
 		if !strings.Contains(got, c.line) || (c.line == "") != (got == "") || strings.Count(got, "\n") != min(len(got), 1) {
@@ -68,10 +68,10 @@ func TestLineage(t *testing.T) {
 
 // TestWhere: a request of an auxiliary call between turns is one all the same.
 func TestWhere(t *testing.T) {
-	for want, v := range map[string]verify.Verdict{
-		"-\t-\t-":   {Kind: verify.KindHead},
-		"-\t2\t7":   {Kind: verify.KindRequest, Attempt: 2, Recorded: events.BodyDigest{Bytes: 7}},
-		"3.1\t1\t7": {Kind: verify.KindRequest, Turn: 3, Step: 1, Attempt: 1, Recorded: events.BodyDigest{Bytes: 7}},
+	for want, v := range map[string]audit.Verdict{
+		"-\t-\t-":   {Kind: audit.KindHead},
+		"-\t2\t7":   {Kind: audit.KindRequest, Attempt: 2, Recorded: events.BodyDigest{Bytes: 7}},
+		"3.1\t1\t7": {Kind: audit.KindRequest, Turn: 3, Step: 1, Attempt: 1, Recorded: events.BodyDigest{Bytes: 7}},
 	} {
 		if got := where(&v); got != want {
 			t.Errorf("%q, want %q", got, want)
@@ -81,11 +81,11 @@ func TestWhere(t *testing.T) {
 
 func TestVerdictRow(t *testing.T) {
 	const session, other events.ID = "01JZZZZZZZZZZZZZZZZZZZZZZZ", "01JZZZZZZZZZZZZZZZZZZZZZZY"
-	key, err := verify.NewKey()
+	key, err := audit.NewKey()
 	if err != nil {
 		t.Fatal(err)
 	}
-	v := verify.Verdict{Kind: verify.KindHead, Session: session, Seq: 7, Result: verify.Match, Time: 1}
+	v := audit.Verdict{Kind: audit.KindHead, Session: session, Seq: 7, Result: audit.Match, Time: 1}
 	encode := func() []byte {
 		b, err := v.Encode()
 		if err != nil {

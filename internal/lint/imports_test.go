@@ -31,6 +31,8 @@ const (
 	graphemeModule   = "github.com/rivo/uniseg"
 	imageModule      = "golang.org/x/image"
 	jsonModule       = "github.com/go-json-experiment/json"
+	merkleModule     = "github.com/transparency-dev/merkle"
+	noteModule       = "golang.org/x/mod/sumdb/note"
 	mcpModule        = "github.com/modelcontextprotocol/go-sdk"
 	natsModule       = "github.com/nats-io/nats.go"
 	natsServerModule = "github.com/nats-io/nats-server/v2"
@@ -59,6 +61,12 @@ var (
 		{path: "pkg/eventlog", own: []string{"pkg/events", "pkg/objects"}, notStd: []string{"net", "testing"}},
 		{path: "pkg/codec", own: []string{"pkg/events", "pkg/fold", "pkg/objects"}, modules: []string{jsonModule}, notStd: impure},
 
+		{
+			path: "pkg/audit", own: []string{"pkg"}, modules: []string{jsonModule, merkleModule, nkeysModule, noteModule},
+			notStd: []string{"crypto/rand", "log", "math/rand", "net", "os", "sync", "syscall", "testing"},
+		},
+
+		{path: "internal/keyfile", own: []string{"pkg/audit"}},
 		{path: "internal/dsh", own: []string{"pkg", "internal/images"}, modules: []string{compressModule, jsonModule, ulidModule}},
 		{path: "internal/compact", own: []string{"pkg/events", "pkg/fold", "pkg/objects"}, notStd: impure},
 		{path: "internal/replay", own: []string{"pkg"}},
@@ -74,7 +82,7 @@ var (
 			modules: serviceModules,
 		},
 		{path: "internal/follow", own: []string{"pkg", "internal/jetstream"}, modules: serviceModules},
-		{path: "internal/verify", own: []string{"pkg", "internal/follow", "internal/jetstream"}, modules: append(serviceModules, nkeysModule)},
+		{path: "internal/verify", own: []string{"pkg", "internal/follow", "internal/jetstream"}, modules: serviceModules},
 		{path: "internal/project", own: []string{"pkg", "internal/follow", "internal/jetstream"}, modules: serviceModules},
 		{path: "internal/embedded", own: []string{"pkg", "internal"}, modules: append(serviceModules, natsModule, natsServerModule)},
 		{path: "internal/program", own: []string{"pkg", "internal"}, modules: append(serviceModules, cobraModule)},

@@ -11,7 +11,9 @@ import (
 
 	"github.com/refold-dev/refold/internal/follow"
 	"github.com/refold-dev/refold/internal/jetstream"
+	"github.com/refold-dev/refold/internal/keyfile"
 	"github.com/refold-dev/refold/internal/verify"
+	"github.com/refold-dev/refold/pkg/audit"
 )
 
 // VerifierFlags say how a verifier works.
@@ -25,12 +27,12 @@ type VerifierFlags struct {
 
 // NewVerifier returns a verifier over a connected client.
 func NewVerifier(client *jetstream.Client, f *VerifierFlags, reg prometheus.Registerer, log *slog.Logger) (*verify.Verifier, error) {
-	key, err := verify.LoadKey(f.KeyFile)
+	key, err := keyfile.Load(f.KeyFile)
 	if err != nil {
 		return nil, err
 	}
 	for _, key := range f.Trusted {
-		if err := verify.CheckPublic(key); err != nil {
+		if err := audit.CheckPublic(key); err != nil {
 			return nil, fmt.Errorf("--trust: %w", err)
 		}
 	}

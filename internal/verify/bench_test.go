@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"testing"
 
-	"github.com/refold-dev/refold/internal/verify"
+	"github.com/refold-dev/refold/pkg/audit"
 	"github.com/refold-dev/refold/pkg/eventlog"
 	"github.com/refold-dev/refold/pkg/events"
 	"github.com/refold-dev/refold/pkg/fold/foldtest"
@@ -17,7 +17,7 @@ func BenchmarkVerifyStep(b *testing.B) {
 	for _, history := range []int{100, 1_000, 10_000} {
 		b.Run(fmt.Sprintf("history=%d", history), func(b *testing.B) {
 			messages := all.messages[:history+more]
-			var checker *verify.Checker
+			var checker *audit.Checker
 			next, steps := len(messages), 0
 			apply := func() {
 				if _, err := checker.Apply(b.Context(), messages[next]); err != nil {
@@ -41,7 +41,7 @@ func BenchmarkVerifyStep(b *testing.B) {
 					continue
 				}
 				b.StopTimer()
-				checker = verify.NewChecker(verify.CheckerConfig{Session: all.session, Objects: verify.FromStore(&store{source: all.source})})
+				checker = audit.NewChecker(audit.CheckerConfig{Session: all.session, Objects: audit.FromStore(&store{source: all.source})})
 				for next = 0; next < history; {
 					apply()
 				}
@@ -88,8 +88,8 @@ func BenchmarkCold(b *testing.B) {
 	check := func(b *testing.B, messages func() func(func(eventlog.Message, error) bool)) {
 		b.Helper()
 		for b.Loop() {
-			report, err := verify.CheckLog(b.Context(), verify.LogCheck{
-				Session: foldtest.SessionID, Messages: messages(), Last: n, Objects: verify.FromStore(s.client.Objects()),
+			report, err := audit.CheckLog(b.Context(), audit.LogCheck{
+				Session: foldtest.SessionID, Messages: messages(), Last: n, Objects: audit.FromStore(s.client.Objects()),
 			})
 			if err != nil || !report.AllMatch() {
 				b.Fatal(err, report)

@@ -11,7 +11,7 @@ import (
 
 	"pgregory.net/rapid"
 
-	"github.com/refold-dev/refold/internal/verify"
+	"github.com/refold-dev/refold/pkg/audit"
 	"github.com/refold-dev/refold/pkg/codec"
 	"github.com/refold-dev/refold/pkg/eventlog"
 	"github.com/refold-dev/refold/pkg/events"
@@ -21,9 +21,9 @@ import (
 )
 
 // applyAll gives all messages to the checker and returns its verdicts.
-func applyAll(t *testing.T, c *verify.Checker, messages []eventlog.Message) []verify.Verdict {
+func applyAll(t *testing.T, c *audit.Checker, messages []eventlog.Message) []audit.Verdict {
 	t.Helper()
-	var out []verify.Verdict
+	var out []audit.Verdict
 	for _, m := range messages {
 		v, err := c.Apply(t.Context(), m)
 		if err != nil {
@@ -36,7 +36,7 @@ func applyAll(t *testing.T, c *verify.Checker, messages []eventlog.Message) []ve
 	return out
 }
 
-func results(verdicts []verify.Verdict) string {
+func results(verdicts []audit.Verdict) string {
 	var b strings.Builder
 	for _, v := range verdicts {
 		fmt.Fprintf(&b, "%d %s %s %s\n", v.Seq, v.Kind, v.Result, v.Rule)
@@ -47,7 +47,7 @@ func results(verdicts []verify.Verdict) string {
 func TestVerdictsOfAWholeLog(t *testing.T) {
 	r := recordLog("", sample())
 	for _, cold := range []bool{false, true} {
-		c := verify.NewChecker(verify.CheckerConfig{Session: r.session, Objects: verify.FromStore(&store{source: r.source}), Cold: cold})
+		c := audit.NewChecker(audit.CheckerConfig{Session: r.session, Objects: audit.FromStore(&store{source: r.source}), Cold: cold})
 		var want strings.Builder
 		for _, m := range r.messages {
 			if kind := kindOf(m.Type); kind != "" {
@@ -66,11 +66,11 @@ func TestVerdictsOfAWholeLog(t *testing.T) {
 // TestQuiet starts to judge in the middle: the result is that of the whole, wherever that is.
 func TestQuiet(t *testing.T) {
 	r := recordLog("", sample())
-	objects := verify.FromStore(&store{source: r.source})
-	whole := applyAll(t, verify.NewChecker(verify.CheckerConfig{Session: r.session, Objects: objects}), r.messages)
+	objects := audit.FromStore(&store{source: r.source})
+	whole := applyAll(t, audit.NewChecker(audit.CheckerConfig{Session: r.session, Objects: objects}), r.messages)
 	for quiet := range uint64(len(r.messages) + 1) {
-		got := applyAll(t, verify.NewChecker(verify.CheckerConfig{Session: r.session, Objects: objects, Quiet: quiet}), r.messages)
-		var want []verify.Verdict
+		got := applyAll(t, audit.NewChecker(audit.CheckerConfig{Session: r.session, Objects: objects, Quiet: quiet}), r.messages)
+		var want []audit.Verdict
 		for _, v := range whole {
 			if v.Seq > quiet {
 				want = append(want, v)
@@ -107,10 +107,10 @@ func lying(n int, codecName string, alter func(body []byte) []byte) (l *foldtest
 	return l, sent
 }
 
-func requestResults(report *verify.Report) string {
+func requestResults(report *audit.Report) string {
 	var out []string
 	for _, v := range report.Verdicts {
-		if v.Kind == verify.KindRequest {
+		if v.Kind == audit.KindRequest {
 			out = append(out, string(v.Result))
 		}
 	}
@@ -135,7 +135,7 @@ func TestMismatch(t *testing.T) {
 			l, sent := lying(2, tt.codec, tt.alter)
 			r := recordLog("", l)
 			bodies := func(context.Context, uint64) ([]byte, bool) { return sent, true }
-			report := r.check(t, r.messages, func(c *verify.LogCheck) { c.Actual = bodies })
+			report := r.check(t, r.messages, func(c *audit.LogCheck) { c.Actual = bodies })
 			if got := requestResults(report); got != tt.want || report.AllMatch() || report.Requests != 3 || report.Matches != 2 {
 				t.Fatalf("got %s, want %s", got, tt.want)
 			}
@@ -144,12 +144,12 @@ func TestMismatch(t *testing.T) {
 				if _, err := v.Encode(); err != nil {
 					t.Errorf("%s: %v", v, err)
 				}
-				if v.Result == verify.Mismatch && (v.Located != tt.located || name == "one byte" && v.Pointer != "/messages/1/content") {
+				if v.Result == audit.Mismatch && (v.Located != tt.located || name == "one byte" && v.Pointer != "/messages/1/content") {
 					t.Errorf("located at %d, %q", v.Offset, v.Pointer)
 				}
 			}
 			other := func(context.Context, uint64) ([]byte, bool) { return []byte("something else"), true }
-			for _, v := range r.check(t, r.messages, func(c *verify.LogCheck) { c.Actual = other }).Verdicts {
+			for _, v := range r.check(t, r.messages, func(c *audit.LogCheck) { c.Actual = other }).Verdicts {
 				if v.Located {
 					t.Errorf("located with a body that was not sent: %s", &v)
 				}
@@ -162,14 +162,14 @@ func TestMismatch(t *testing.T) {
 func TestObjectsComeBack(t *testing.T) {
 	r := recordLog("", sample())
 	s := &store{source: r.source, missing: map[objects.Digest]bool{}}
-	c := verify.NewChecker(verify.CheckerConfig{Session: r.session, Objects: verify.FromStore(s)})
+	c := audit.NewChecker(audit.CheckerConfig{Session: r.session, Objects: audit.FromStore(s)})
 	var got []string
 	s.fail = objects.ErrUnavailable
 	for _, m := range r.messages {
 		v, err := c.Apply(t.Context(), m)
 		if s.fail != nil && m.Type == events.TypeLLMStream {
 			for range 3 {
-				if v != nil || !errors.Is(err, verify.ErrCouldNotCheck) || !errors.Is(err, objects.ErrUnavailable) {
+				if v != nil || !errors.Is(err, audit.ErrCouldNotCheck) || !errors.Is(err, objects.ErrUnavailable) {
 					t.Fatalf("no answer: %v, %v", v, err)
 				}
 				v, err = c.Apply(t.Context(), m)
@@ -181,7 +181,7 @@ func TestObjectsComeBack(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if v != nil && v.Kind == verify.KindRequest {
+		if v != nil && v.Kind == audit.KindRequest {
 			got = append(got, string(v.Result))
 			if len(got) == 2 {
 				clear(s.missing)
@@ -202,12 +202,12 @@ func TestBehindABreak(t *testing.T) {
 		}
 	}
 	messages := slices.Concat(r.messages[:5], r.messages[6:])
-	report := r.check(t, messages, func(c *verify.LogCheck) { c.Last = uint64(len(r.messages)) })
+	report := r.check(t, messages, func(c *audit.LogCheck) { c.Last = uint64(len(r.messages)) })
 	if report.Requests != streams || report.Matches != 0 {
 		t.Errorf("%d requests, %d matches, want %d and none", report.Requests, report.Matches, streams)
 	}
 	for _, v := range report.Verdicts {
-		if v.Result != verify.BrokenChain || v.Rule != verify.RuleSequence && v.Rule != verify.RuleEarlier {
+		if v.Result != audit.BrokenChain || v.Rule != audit.RuleSequence && v.Rule != audit.RuleEarlier {
 			t.Errorf("%s", &v)
 		}
 	}
@@ -219,22 +219,22 @@ func TestRules(t *testing.T) {
 	n := len(whole.messages)
 	for name, tt := range map[string]struct {
 		change func(m *eventlog.Message)
-		result verify.Result
+		result audit.Result
 		rule   string
 	}{
-		"a hole":          {func(m *eventlog.Message) { m.Seq++ }, verify.BrokenChain, verify.RuleSequence},
-		"another ID":      {func(m *eventlog.Message) { m.ID = foldtest.ID(1, 1) }, verify.BrokenChain, verify.RuleMessage},
-		"another type":    {func(m *eventlog.Message) { m.Type = "turn/start" }, verify.BrokenChain, verify.RuleMessage},
-		"garbage":         {func(m *eventlog.Message) { m.Payload = []byte("\x00\x1b[2J\xff") }, verify.InvalidLog, verify.RulePayload},
-		"an empty one":    {func(m *eventlog.Message) { m.Payload = nil }, verify.InvalidLog, verify.RulePayload},
-		"another version": {replace(`{"v":1`, `{"v":2`), verify.InvalidLog, verify.RuleVersion},
-		"another link":    {replace(`"prev":"`, `"prev":"0`), verify.InvalidLog, verify.RulePayload},
+		"a hole":          {func(m *eventlog.Message) { m.Seq++ }, audit.BrokenChain, audit.RuleSequence},
+		"another ID":      {func(m *eventlog.Message) { m.ID = foldtest.ID(1, 1) }, audit.BrokenChain, audit.RuleMessage},
+		"another type":    {func(m *eventlog.Message) { m.Type = "turn/start" }, audit.BrokenChain, audit.RuleMessage},
+		"garbage":         {func(m *eventlog.Message) { m.Payload = []byte("\x00\x1b[2J\xff") }, audit.InvalidLog, audit.RulePayload},
+		"an empty one":    {func(m *eventlog.Message) { m.Payload = nil }, audit.InvalidLog, audit.RulePayload},
+		"another version": {replace(`{"v":1`, `{"v":2`), audit.InvalidLog, audit.RuleVersion},
+		"another link":    {replace(`"prev":"`, `"prev":"0`), audit.InvalidLog, audit.RulePayload},
 	} {
 		messages := recordLog("", sample()).messages
 		tt.change(&messages[n-1])
 		report := whole.check(t, messages, nil)
 		last := report.Verdicts[len(report.Verdicts)-1]
-		if last.Result != tt.result || last.Rule != tt.rule || last.Kind != verify.KindLog {
+		if last.Result != tt.result || last.Rule != tt.rule || last.Kind != audit.KindLog {
 			t.Errorf("%s: %s", name, &last)
 		}
 		if err := newKey(t).Sign(&last); err != nil {
@@ -252,7 +252,7 @@ func TestAnotherSession(t *testing.T) {
 	r := recordLog("", sampleOf(foldtest.ID(1, 1)))
 	r.session = foldtest.SessionID
 	report := r.check(t, r.messages, nil)
-	if first := report.Verdicts[0]; report.Matches != 0 || first.Result != verify.InvalidLog || first.Rule != string(fold.RuleFirst) {
+	if first := report.Verdicts[0]; report.Matches != 0 || first.Result != audit.InvalidLog || first.Rule != string(fold.RuleFirst) {
 		t.Errorf("%s", &first)
 	}
 }
@@ -261,16 +261,16 @@ func TestPriorVerdicts(t *testing.T) {
 	r := recordLog("", sample())
 	key, other := newKey(t), newKey(t)
 	signed := r.signed(t, key)
-	good := r.check(t, r.messages, func(c *verify.LogCheck) { c.Prior, c.Trusted = signed, []string{key.Public()} })
+	good := r.check(t, r.messages, func(c *audit.LogCheck) { c.Prior, c.Trusted = signed, []string{key.Public()} })
 	if !good.AllMatch() || good.Confirmed != len(signed) || good.Ignored != 0 || len(good.Silent) != 0 {
 		t.Errorf("%+v", good)
 	}
-	ignored := r.check(t, r.messages, func(c *verify.LogCheck) { c.Prior, c.Trusted = signed, []string{other.Public()} })
+	ignored := r.check(t, r.messages, func(c *audit.LogCheck) { c.Prior, c.Trusted = signed, []string{other.Public()} })
 	if !ignored.AllMatch() || ignored.Confirmed != 0 || ignored.Ignored != len(signed) || !slices.Equal(ignored.Silent, []string{other.Public()}) {
 		t.Errorf("%+v", ignored)
 	}
 	signed[0].Chain[0] ^= 1
-	if r.check(t, r.messages, func(c *verify.LogCheck) { c.Prior = signed }).AllMatch() {
+	if r.check(t, r.messages, func(c *audit.LogCheck) { c.Prior = signed }).AllMatch() {
 		t.Error("a verdict with a wrong signature is not noticed")
 	}
 }
@@ -281,14 +281,14 @@ func TestUnreadableLogs(t *testing.T) {
 	signed := r.signed(t, newKey(t))
 	for _, tt := range []struct {
 		err  error
-		want verify.Result
+		want audit.Result
 	}{
-		{eventlog.ErrUnavailable, verify.CouldNotCheck},
-		{eventlog.ErrPermission, verify.CouldNotCheck},
-		{&eventlog.GapError{Session: r.session, Want: 11, Got: 12}, verify.BrokenChain},
-		{eventlog.ErrCorrupt, verify.BrokenChain},
+		{eventlog.ErrUnavailable, audit.CouldNotCheck},
+		{eventlog.ErrPermission, audit.CouldNotCheck},
+		{&eventlog.GapError{Session: r.session, Want: 11, Got: 12}, audit.BrokenChain},
+		{eventlog.ErrCorrupt, audit.BrokenChain},
 	} {
-		report := r.check(t, nil, func(c *verify.LogCheck) {
+		report := r.check(t, nil, func(c *audit.LogCheck) {
 			c.Prior, c.Last = signed, uint64(len(r.messages))
 			c.Messages = func(yield func(eventlog.Message, error) bool) {
 				for _, m := range r.messages[:10] {
@@ -300,11 +300,11 @@ func TestUnreadableLogs(t *testing.T) {
 			}
 		})
 		last := report.Verdicts[len(report.Verdicts)-1]
-		if last.Seq != 11 || last.Result != tt.want || last.Kind != verify.KindLog {
+		if last.Seq != 11 || last.Result != tt.want || last.Kind != audit.KindLog {
 			t.Errorf("%v: %s", tt.err, &last)
 		}
 		for _, v := range report.Verdicts {
-			if v.Result != verify.Match && v.Result != tt.want {
+			if v.Result != audit.Match && v.Result != tt.want {
 				t.Errorf("%v: %s", tt.err, &v)
 			}
 		}
@@ -317,9 +317,9 @@ func TestGeneratedLogs(t *testing.T) {
 		l := foldtest.GenerateLog(rt, foldtest.Options{Body: deepseek()})
 		r := recordLog("", l)
 		for _, cold := range []bool{false, true} {
-			report, err := verify.CheckLog(context.Background(), verify.LogCheck{
+			report, err := audit.CheckLog(context.Background(), audit.LogCheck{
 				Session: r.session, Messages: sequence(r.messages), Last: uint64(len(r.messages)), Cold: cold,
-				Objects: verify.FromStore(&store{source: r.source}),
+				Objects: audit.FromStore(&store{source: r.source}),
 			})
 			if err != nil || !report.AllMatch() {
 				rt.Fatalf("cold %t: %v %v", cold, err, report.Verdicts)
@@ -332,13 +332,13 @@ func TestGeneratedLogs(t *testing.T) {
 func TestReasons(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		text := string(rapid.SliceOf(rapid.Byte()).Draw(rt, "text"))
-		c := verify.NewChecker(verify.CheckerConfig{Session: foldtest.SessionID})
+		c := audit.NewChecker(audit.CheckerConfig{Session: foldtest.SessionID})
 		v := c.Gap(3, fmt.Errorf("%s: %w", text, eventlog.ErrGap))
 		b, err := v.Encode()
 		if err != nil || !utf8.Valid(b) {
 			rt.Fatalf("%q: %v", b, err)
 		}
-		if _, err := verify.DecodeVerdict(b); err != nil {
+		if _, err := audit.DecodeVerdict(b); err != nil {
 			rt.Fatal(err)
 		}
 	})

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/refold-dev/refold/internal/verify"
+	"github.com/refold-dev/refold/pkg/audit"
 	"github.com/refold-dev/refold/pkg/eventlog"
 	"github.com/refold-dev/refold/pkg/fold/foldtest"
 )
@@ -82,7 +83,7 @@ func TestParentComesLater(t *testing.T) {
 			if tt.broken {
 				b.until("a verdict on the fork", func() bool {
 					got := b.verdicts(f.id)
-					return got[len(got)-1].Rule == verify.RuleLineage
+					return got[len(got)-1].Rule == audit.RuleLineage
 				})
 			}
 			kill()
@@ -93,7 +94,7 @@ func TestParentComesLater(t *testing.T) {
 				}
 				found++
 				hash, _ := fork.Events[got.Seq-1].Hash()
-				if got.Kind != verify.KindLog || got.Result != verify.InvalidLog || got.Rule != verify.RuleLineage ||
+				if got.Kind != audit.KindLog || got.Result != audit.InvalidLog || got.Rule != audit.RuleLineage ||
 					got.Seq != lastDue(f) || got.Chain != hash || i < signed {
 					t.Errorf("found %s", &got)
 				}

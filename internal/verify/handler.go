@@ -8,6 +8,7 @@ import (
 	"log/slog"
 
 	"github.com/refold-dev/refold/internal/jetstream"
+	"github.com/refold-dev/refold/pkg/audit"
 	"github.com/refold-dev/refold/pkg/eventlog"
 	"github.com/refold-dev/refold/pkg/events"
 )
@@ -16,14 +17,14 @@ import (
 type handler struct {
 	verifier  *Verifier
 	session   events.ID
-	checker   *Checker
+	checker   *audit.Checker
 	baseline  position // what was published before: the fold must come to it again
 	published position // what is published now, by anybody
 
-	unsent    *Verdict // found and not published yet
-	unsentSeq uint64   // the message that it was found at
-	cold      bool     // a cold check is due
-	look      bool     // a look at a fork's parent is due
+	unsent    *audit.Verdict // found and not published yet
+	unsentSeq uint64         // the message that it was found at
+	cold      bool           // a cold check is due
+	look      bool           // a look at a fork's parent is due
 }
 
 // Apply implements [follow.Handler].
@@ -34,7 +35,7 @@ func (h *handler) Apply(ctx context.Context, m eventlog.Message) error {
 		}
 	}
 	verdict, err := h.check(ctx, m)
-	h.verifier.waitsFor(h, errors.Is(err, ErrCouldNotCheck))
+	h.verifier.waitsFor(h, errors.Is(err, audit.ErrCouldNotCheck))
 	if err != nil {
 		return err
 	}
@@ -43,7 +44,7 @@ func (h *handler) Apply(ctx context.Context, m eventlog.Message) error {
 }
 
 // check checks the message and compares the fold with what was signed before.
-func (h *handler) check(ctx context.Context, m eventlog.Message) (*Verdict, error) {
+func (h *handler) check(ctx context.Context, m eventlog.Message) (*audit.Verdict, error) {
 	defer h.verifier.metrics.observe(h.verifier.cfg.Clock, m.Type)()
 	_, wasBroken := h.checker.Broken()
 	verdict, err := h.checker.Apply(ctx, m)
@@ -57,24 +58,25 @@ func (h *handler) check(ctx context.Context, m eventlog.Message) (*Verdict, erro
 	broken, isBroken := h.checker.Broken()
 	switch {
 	case isBroken && !wasBroken && m.Seq <= signed.Seq:
-		if signed.Result == InvalidLog && signed.Rule != RuleLineage && broken.Result == InvalidLog { // it was known
+		if signed.Result == audit.InvalidLog && signed.Rule != audit.RuleLineage && broken.Result == audit.InvalidLog { // it was known
 			return nil, nil
 		}
 		return h.changed(fmt.Sprintf("event %d, which had been checked, breaks the log now: %s", m.Seq, broken.Reason)), nil
 	case m.Seq <= signed.Seq && isBroken:
 		return nil, nil
 	case m.Seq == signed.Seq && signed.Chain != (events.Hash{}) && h.checker.Chain() != signed.Chain:
-		h.checker.breakAt(&m, BrokenChain, RuleSigned, "")
-		return h.changed(fmt.Sprintf("its payload hashes to %s, but %s was signed", events.HashPayload(m.Payload), signed.Chain)), nil
+		changed := h.changed(fmt.Sprintf("its payload hashes to %s, but %s was signed", events.HashPayload(m.Payload), signed.Chain))
+		h.checker.Break(*changed)
+		return changed, nil
 	}
 	return verdict, nil
 }
 
 // changed returns the verdict that a log is not any more what was signed. It stands at the newest signed event.
-func (h *handler) changed(reason string) *Verdict {
-	return &Verdict{
-		Kind: KindLog, Session: h.session, Seq: h.baseline.verdict.Seq, Result: BrokenChain, Rule: RuleSigned,
-		Reason: clean(reason, maxReason),
+func (h *handler) changed(reason string) *audit.Verdict {
+	return &audit.Verdict{
+		Kind: audit.KindLog, Session: h.session, Seq: h.baseline.verdict.Seq, Result: audit.BrokenChain, Rule: audit.RuleSigned,
+		Reason: audit.Reason(reason),
 	}
 }
 
@@ -83,7 +85,7 @@ func (h *handler) CaughtUp(ctx context.Context) error {
 	if h.unsent == nil && h.shorter() {
 		h.unsent = h.changed(fmt.Sprintf("the log ends at event %d, but event %d was signed", h.checker.Seq(), h.baseline.verdict.Seq))
 		h.unsentSeq = h.checker.Seq()
-		h.checker.fail(*h.unsent, BrokenChain, RuleSigned, h.unsent.Reason)
+		h.checker.Break(*h.unsent)
 	}
 	if err := h.flush(ctx); err != nil {
 		return err
@@ -103,16 +105,16 @@ func (h *handler) CaughtUp(ctx context.Context) error {
 func (h *handler) lookAtParent(ctx context.Context) error {
 	before := h.checker.Lineage()
 	found, err := h.checker.LookAtParent(ctx)
-	h.verifier.waitsFor(h, errors.Is(err, ErrCouldNotCheck))
+	h.verifier.waitsFor(h, errors.Is(err, audit.ErrCouldNotCheck))
 	if err != nil {
 		return err
 	}
-	if before != LineageUnknown {
+	if before != audit.LineageUnknown {
 		h.tellUnknown(ctx)
 	}
 	newest := &h.published.verdict
-	if found != nil && newest.Result != BrokenChain {
-		known, err := h.verifier.reported(ctx, h.session, RuleLineage)
+	if found != nil && newest.Result != audit.BrokenChain {
+		known, err := h.verifier.reported(ctx, h.session, audit.RuleLineage)
 		if err != nil {
 			return err
 		}
@@ -129,7 +131,7 @@ func (h *handler) lookAtParent(ctx context.Context) error {
 
 // tellUnknown tells of a fork that cannot be compared with its parent.
 func (h *handler) tellUnknown(ctx context.Context) {
-	if h.checker.Lineage() == LineageUnknown {
+	if h.checker.Lineage() == audit.LineageUnknown {
 		h.verifier.cfg.Log.WarnContext(ctx, "a fork's parent is not there to compare with", slog.String("session", string(h.session)))
 	}
 }
@@ -182,7 +184,7 @@ func (h *handler) flush(ctx context.Context) error {
 }
 
 // publish signs the verdict, once, and appends it.
-func (h *handler) publish(ctx context.Context, found *Verdict) error {
+func (h *handler) publish(ctx context.Context, found *audit.Verdict) error {
 	if len(found.Signature) == 0 {
 		found.Time = max(h.verifier.cfg.Clock().UnixMilli(), 0)
 		if err := h.verifier.cfg.Key.Sign(found); err != nil {
@@ -203,7 +205,7 @@ func (h *handler) publish(ctx context.Context, found *Verdict) error {
 }
 
 // catchUp takes over what another verifier has published.
-func (h *handler) catchUp(ctx context.Context, found *Verdict) error {
+func (h *handler) catchUp(ctx context.Context, found *audit.Verdict) error {
 	p, err := h.verifier.newest(ctx, h.session)
 	if err != nil {
 		return err
@@ -221,14 +223,14 @@ func (h *handler) catchUp(ctx context.Context, found *Verdict) error {
 }
 
 // report tells of a verdict that was published.
-func (h *handler) report(ctx context.Context, found *Verdict) {
-	if found.Kind == KindHead {
+func (h *handler) report(ctx context.Context, found *audit.Verdict) {
+	if found.Kind == audit.KindHead {
 		h.cold = h.cold || h.verifier.cfg.Random() < h.verifier.cfg.ColdShare
-		h.look = h.look || h.cold || h.checker.Lineage() == LineageUnknown // the parent's log may have come
+		h.look = h.look || h.cold || h.checker.Lineage() == audit.LineageUnknown // the parent's log may have come
 		return
 	}
 	h.verifier.metrics.verdicts.WithLabelValues(string(found.Result)).Inc()
-	if found.Result != Match {
+	if found.Result != audit.Match {
 		h.verifier.cfg.Log.ErrorContext(ctx, "not a match", slog.String("session", string(h.session)), slog.String("verdict", found.String()))
 	}
 }
@@ -239,38 +241,38 @@ func (h *handler) checkCold(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("cold check: %w", err)
 	}
-	check := LogCheck{
+	check := audit.LogCheck{
 		Session: h.session, Messages: upTo(log.Read(ctx, 1), h.checker.Seq()), Last: h.checker.Seq(),
-		Objects: FromStore(h.verifier.cfg.Objects),
+		Objects: audit.FromStore(h.verifier.cfg.Objects),
 	}
 	newest := &h.published.verdict // another verifier's may be further on
 	if newest.Seq <= h.checker.Seq() {
-		check.Prior = []Verdict{*newest}
+		check.Prior = []audit.Verdict{*newest}
 	}
-	report, err := CheckLog(ctx, check)
+	report, err := audit.CheckLog(ctx, check)
 	if err != nil {
 		return fmt.Errorf("cold check: %w", err)
 	}
-	worst := Match
+	worst := audit.Match
 	var reason string
 	for i := range report.Verdicts {
 		v := &report.Verdicts[i]
-		if v.Result != Match && (worst == Match || worst == CouldNotCheck) {
+		if v.Result != audit.Match && (worst == audit.Match || worst == audit.CouldNotCheck) {
 			worst, reason = v.Result, v.String()
 		}
 	}
 	h.cold = false
 	h.verifier.metrics.cold.WithLabelValues(string(worst)).Inc()
-	if worst == Match {
+	if worst == audit.Match {
 		return nil
 	}
-	if worst == CouldNotCheck { // another turn end will be drawn
+	if worst == audit.CouldNotCheck { // another turn end will be drawn
 		h.verifier.cfg.Log.WarnContext(ctx, "a cold check was not possible", slog.String("session", string(h.session)), slog.String("reason", reason))
 		return nil
 	}
-	h.unsent = &Verdict{
-		Kind: KindLog, Session: h.session, Seq: newest.Seq, Event: newest.Event, Chain: newest.Chain,
-		Result: worst, Rule: RuleCold, Reason: clean(reason, maxReason),
+	h.unsent = &audit.Verdict{
+		Kind: audit.KindLog, Session: h.session, Seq: newest.Seq, Event: newest.Event, Chain: newest.Chain,
+		Result: worst, Rule: audit.RuleCold, Reason: audit.Reason(reason),
 	}
 	h.unsentSeq = h.checker.Seq()
 	return h.flush(ctx)

@@ -6,6 +6,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/refold-dev/refold/pkg/audit"
 	"github.com/refold-dev/refold/pkg/events"
 )
 
@@ -32,9 +33,9 @@ func newMetrics(registry prometheus.Registerer, v *Verifier) (*metrics, error) {
 			Buckets: prometheus.ExponentialBuckets(25e-6, 4, 10),
 		}),
 	}
-	for _, r := range Results() {
+	for _, r := range audit.Results() {
 		m.cold.WithLabelValues(string(r))
-		if r != CouldNotCheck { // it is never published
+		if r != audit.CouldNotCheck { // it is never published
 			m.verdicts.WithLabelValues(string(r))
 		}
 	}

@@ -8,7 +8,7 @@ import (
 	"strconv"
 	"testing"
 
-	"github.com/refold-dev/refold/internal/verify"
+	"github.com/refold-dev/refold/pkg/audit"
 	"github.com/refold-dev/refold/pkg/eventlog"
 	"github.com/refold-dev/refold/pkg/events"
 	"github.com/refold-dev/refold/pkg/objects"
@@ -238,13 +238,13 @@ func TestMutations(t *testing.T) {
 				continue
 			}
 			m.link()
-			stated := func(c *verify.LogCheck) {
+			stated := func(c *audit.LogCheck) {
 				if !m.short {
 					c.Last = max(n, c.Last)
 				}
 			}
 			total++
-			report := r.check(t, m.messages, func(c *verify.LogCheck) {
+			report := r.check(t, m.messages, func(c *audit.LogCheck) {
 				stated(c)
 				c.Prior, c.Trusted = signed, []string{key.Public()}
 			})
@@ -286,26 +286,26 @@ func (r *recording) damageObjects(t *testing.T) int {
 		right, _ := r.source.Bytes(ref.Digest)
 		flipped := slices.Clone(right)
 		flipped[len(flipped)/2] ^= 1
-		for want, s := range map[verify.Result][]*store{
-			verify.MissingObject: {{missing: map[objects.Digest]bool{ref.Digest: true}}},
-			verify.CorruptObject: {
+		for want, s := range map[audit.Result][]*store{
+			audit.MissingObject: {{missing: map[objects.Digest]bool{ref.Digest: true}}},
+			audit.CorruptObject: {
 				{altered: map[objects.Digest][]byte{ref.Digest: flipped}},
 				{altered: map[objects.Digest][]byte{ref.Digest: right[1:]}},
 				{altered: map[objects.Digest][]byte{ref.Digest: append(slices.Clone(right), 0)}},
 				{altered: map[objects.Digest][]byte{ref.Digest: {}}},
 			},
-			verify.CouldNotCheck: {{fail: objects.ErrUnavailable}},
+			audit.CouldNotCheck: {{fail: objects.ErrUnavailable}},
 		} {
 			for _, s := range s {
 				s.source = r.source
 				for _, cold := range []bool{false, true} {
 					damaged++
-					report := r.check(t, r.messages, func(c *verify.LogCheck) { c.Objects, c.Cold = verify.FromStore(s), cold })
-					results := map[verify.Result]int{}
+					report := r.check(t, r.messages, func(c *audit.LogCheck) { c.Objects, c.Cold = audit.FromStore(s), cold })
+					results := map[audit.Result]int{}
 					for _, v := range report.Verdicts {
 						results[v.Result]++
 					}
-					delete(results, verify.Match)
+					delete(results, audit.Match)
 					if len(results) != 1 || results[want] == 0 {
 						t.Errorf("%s: object %s: results %v, want %s", r.name, ref, slices.Collect(maps.Keys(results)), want)
 					}

@@ -19,6 +19,7 @@ import (
 
 	"github.com/refold-dev/refold/internal/jetstream"
 	"github.com/refold-dev/refold/internal/verify"
+	"github.com/refold-dev/refold/pkg/audit"
 	"github.com/refold-dev/refold/pkg/eventlog"
 	"github.com/refold-dev/refold/pkg/events"
 	"github.com/refold-dev/refold/pkg/fold/foldtest"
@@ -134,7 +135,7 @@ func TestChangedAtRest(t *testing.T) {
 					t.Fatalf("%d verdicts, want one more than %d", len(got), len(signed))
 				}
 				last := got[len(got)-1]
-				if last.Kind != verify.KindLog || last.Result != verify.BrokenChain || last.Rule != verify.RuleSigned || last.Seq != signed[len(signed)-1].Seq {
+				if last.Kind != audit.KindLog || last.Result != audit.BrokenChain || last.Rule != audit.RuleSigned || last.Seq != signed[len(signed)-1].Seq {
 					t.Errorf("found %s", &last)
 				}
 				// what was found, and by each of the two processes, if it looks once more, that the log cannot be read on
@@ -163,7 +164,7 @@ func TestStreamMadeAgain(t *testing.T) {
 	defer kill()
 	b.until("a verdict on the log", func() bool { return len(b.verdicts(s.id)) > signed })
 	got := b.verdicts(s.id)
-	if last := got[len(got)-1]; last.Kind != verify.KindLog || last.Result != verify.BrokenChain || last.Rule != verify.RuleSigned {
+	if last := got[len(got)-1]; last.Kind != audit.KindLog || last.Result != audit.BrokenChain || last.Rule != audit.RuleSigned {
 		t.Errorf("found %s", &last)
 	}
 }
@@ -261,7 +262,7 @@ func TestFlippedOnDisk(t *testing.T) {
 	defer kill()
 	b.until("a verdict on the log", func() bool { return len(b.verdicts(s.id)) > signed })
 	got := b.verdicts(s.id)
-	if last := got[len(got)-1]; last.Kind != verify.KindLog || last.Result != verify.BrokenChain || last.Rule != verify.RuleSigned {
+	if last := got[len(got)-1]; last.Kind != audit.KindLog || last.Result != audit.BrokenChain || last.Rule != audit.RuleSigned {
 		t.Errorf("found %s", &last)
 	}
 }

@@ -12,7 +12,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/refold-dev/refold/internal/dsh"
-	"github.com/refold-dev/refold/internal/verify"
+	"github.com/refold-dev/refold/pkg/audit"
 	"github.com/refold-dev/refold/pkg/codec"
 	"github.com/refold-dev/refold/pkg/eventlog"
 	"github.com/refold-dev/refold/pkg/events"
@@ -199,16 +199,16 @@ func sequence(messages []eventlog.Message) iter.Seq2[eventlog.Message, error] {
 }
 
 // check checks messages in the place of the recording's.
-func (r *recording) check(t *testing.T, messages []eventlog.Message, change func(*verify.LogCheck)) *verify.Report {
+func (r *recording) check(t *testing.T, messages []eventlog.Message, change func(*audit.LogCheck)) *audit.Report {
 	t.Helper()
-	c := verify.LogCheck{
+	c := audit.LogCheck{
 		Session: r.session, Messages: sequence(messages), Last: uint64(len(messages)),
-		Objects: verify.FromStore(&store{source: r.source}),
+		Objects: audit.FromStore(&store{source: r.source}),
 	}
 	if change != nil {
 		change(&c)
 	}
-	report, err := verify.CheckLog(t.Context(), c)
+	report, err := audit.CheckLog(t.Context(), c)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -216,7 +216,7 @@ func (r *recording) check(t *testing.T, messages []eventlog.Message, change func
 }
 
 // signed returns what a verifier signs about the recording.
-func (r *recording) signed(t *testing.T, key *verify.Key) []verify.Verdict {
+func (r *recording) signed(t *testing.T, key *audit.Key) []audit.Verdict {
 	t.Helper()
 	report := r.check(t, r.messages, nil)
 	if !report.AllMatch() {
@@ -230,9 +230,9 @@ func (r *recording) signed(t *testing.T, key *verify.Key) []verify.Verdict {
 	return report.Verdicts
 }
 
-func newKey(t testing.TB) *verify.Key {
+func newKey(t testing.TB) *audit.Key {
 	t.Helper()
-	key, err := verify.NewKey()
+	key, err := audit.NewKey()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -16,6 +16,7 @@ import (
 	"github.com/refold-dev/refold/internal/follow"
 	"github.com/refold-dev/refold/internal/jetstream"
 	"github.com/refold-dev/refold/internal/verify"
+	"github.com/refold-dev/refold/pkg/audit"
 	"github.com/refold-dev/refold/pkg/eventlog"
 	"github.com/refold-dev/refold/pkg/events"
 	"github.com/refold-dev/refold/pkg/fold/foldtest"
@@ -27,7 +28,7 @@ type bench struct {
 	t      testing.TB
 	server *embedded.Server
 	client *jetstream.Client
-	key    *verify.Key
+	key    *audit.Key
 }
 
 func newBench(t testing.TB) *bench {
@@ -120,14 +121,14 @@ func (b *bench) write(s *session, n int) bool {
 	return s.next < len(s.log.Events)
 }
 
-func (b *bench) verdicts(id events.ID) []verify.Verdict {
+func (b *bench) verdicts(id events.ID) []audit.Verdict {
 	b.t.Helper()
-	var out []verify.Verdict
+	var out []audit.Verdict
 	for record, err := range b.client.Verdicts().Read(b.t.Context(), id, 1) {
 		if err != nil {
 			b.t.Fatal(err)
 		}
-		v, err := verify.DecodeVerdict(record.Payload)
+		v, err := audit.DecodeVerdict(record.Payload)
 		if err == nil {
 			err = v.Verify()
 		}
@@ -160,7 +161,7 @@ func (b *bench) complete(s *session) bool {
 	if err != nil {
 		return false
 	}
-	v, err := verify.DecodeVerdict(last.Payload)
+	v, err := audit.DecodeVerdict(last.Payload)
 	if err != nil {
 		b.t.Fatal(err)
 	}
@@ -168,12 +169,12 @@ func (b *bench) complete(s *session) bool {
 }
 
 // kindOf returns the kind of the verdict that an event of the type calls for, if any.
-func kindOf(t events.Type) verify.Kind {
+func kindOf(t events.Type) audit.Kind {
 	if t == events.TypeLLMStream {
-		return verify.KindRequest
+		return audit.KindRequest
 	}
 	if t == events.TypeTurnEnd || t == events.TypeSessionClosed {
-		return verify.KindHead
+		return audit.KindHead
 	}
 	return ""
 }
@@ -202,7 +203,7 @@ func (b *bench) wantEach(s *session) {
 		}
 		v := verdicts[0]
 		hash, _ := e.Hash()
-		if v.Seq != e.Seq || v.Kind != kind || v.Result != verify.Match || v.Chain != hash || v.Event != e.ID {
+		if v.Seq != e.Seq || v.Kind != kind || v.Result != audit.Match || v.Chain != hash || v.Event != e.ID {
 			b.t.Errorf("session %s: on event %d (%s) stands %s", s.id, e.Seq, e.Type(), &v)
 		}
 		verdicts = verdicts[1:]
@@ -414,7 +415,7 @@ func TestChangedLogs(t *testing.T) {
 				t.Fatalf("%d verdicts, want one more than %d", len(got), len(signed))
 			}
 			last := got[len(got)-1]
-			if last.Kind != verify.KindLog || last.Result != verify.BrokenChain || last.Rule != verify.RuleSigned || last.Seq != signed[len(signed)-1].Seq {
+			if last.Kind != audit.KindLog || last.Result != audit.BrokenChain || last.Rule != audit.RuleSigned || last.Seq != signed[len(signed)-1].Seq {
 				t.Errorf("found %s", &last)
 			}
 			// A later request gets the same result, from a verifier that starts anew as well.
@@ -433,7 +434,7 @@ func TestChangedLogs(t *testing.T) {
 			defer kill()
 			b.until("a verdict on the later request", func() bool { return len(b.verdicts(s.id)) > len(got) })
 			after := b.verdicts(s.id)
-			if last := after[len(after)-1]; last.Kind != verify.KindRequest || last.Result != verify.BrokenChain || last.Rule != verify.RuleEarlier || last.Seq != longer.Len() {
+			if last := after[len(after)-1]; last.Kind != audit.KindRequest || last.Result != audit.BrokenChain || last.Rule != audit.RuleEarlier || last.Seq != longer.Len() {
 				t.Errorf("found %s", &last)
 			}
 		})

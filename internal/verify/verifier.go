@@ -15,6 +15,7 @@ import (
 
 	"github.com/refold-dev/refold/internal/follow"
 	"github.com/refold-dev/refold/internal/jetstream"
+	"github.com/refold-dev/refold/pkg/audit"
 	"github.com/refold-dev/refold/pkg/eventlog"
 	"github.com/refold-dev/refold/pkg/events"
 	"github.com/refold-dev/refold/pkg/objects"
@@ -32,7 +33,7 @@ type Config struct {
 	Store    eventlog.Store
 	Objects  objects.Store
 	Verdicts Records
-	Key      *Key
+	Key      *audit.Key
 	Registry prometheus.Registerer
 
 	// Trusted holds the public keys of the other verifiers whose verdicts are taken for done. A session whose newest
@@ -156,13 +157,13 @@ func (v *Verifier) Health() error {
 // position is what was published last about a session.
 type position struct {
 	place   uint64 // of the record, 0 when there is none
-	verdict Verdict
+	verdict audit.Verdict
 }
 
 // before reports whether a verdict on seq of the kind comes behind what was published. About one event there is a
 // request or head verdict first and then one about the log.
-func (p *position) before(seq uint64, kind Kind) bool {
-	return seq > p.verdict.Seq || seq == p.verdict.Seq && kind == KindLog && p.verdict.Kind != KindLog
+func (p *position) before(seq uint64, kind audit.Kind) bool {
+	return seq > p.verdict.Seq || seq == p.verdict.Seq && kind == audit.KindLog && p.verdict.Kind != audit.KindLog
 }
 
 // newest reads a session's newest verdict. One that cannot be believed is a final error.
@@ -174,15 +175,15 @@ func (v *Verifier) newest(ctx context.Context, session events.ID) (position, err
 	if err != nil {
 		return position{}, fmt.Errorf("read the newest verdict: %w", err)
 	}
-	verdict, err := DecodeVerdict(record.Payload)
+	verdict, err := audit.DecodeVerdict(record.Payload)
 	if err == nil {
 		err = verdict.Verify()
 	}
 	if err == nil && verdict.Session != session {
-		err = fmt.Errorf("%w: it is about session %s", ErrVerdict, verdict.Session)
+		err = fmt.Errorf("%w: it is about session %s", audit.ErrVerdict, verdict.Session)
 	}
 	if err == nil && !v.trusts(verdict.Verifier) {
-		err = fmt.Errorf("%w: verifier %s is not trusted", ErrSignature, verdict.Verifier)
+		err = fmt.Errorf("%w: verifier %s is not trusted", audit.ErrSignature, verdict.Verifier)
 	}
 	if err != nil {
 		return position{}, fmt.Errorf("%w: session %s: record %d is not to be believed: %w", follow.ErrFinal, session, record.Seq, err)
@@ -196,7 +197,7 @@ func (v *Verifier) reported(ctx context.Context, session events.ID, rule string)
 		if err != nil {
 			return false, fmt.Errorf("read the verdicts: %w", err)
 		}
-		verdict, err := DecodeVerdict(record.Payload)
+		verdict, err := audit.DecodeVerdict(record.Payload)
 		if err == nil && verdict.Rule == rule && verdict.Session == session && v.trusts(verdict.Verifier) && verdict.Verify() == nil {
 			return true, nil
 		}
@@ -220,15 +221,14 @@ func (v *Verifier) open(ctx context.Context, session events.ID, _ uint64) (follo
 	}
 	h := &handler{
 		verifier: v, session: session, published: p, baseline: p,
-		checker: NewChecker(CheckerConfig{
-			Session: session, Objects: FromStore(v.cfg.Objects), Parents: FromLogs(v.cfg.Store), Quiet: p.verdict.Seq,
+		checker: audit.NewChecker(audit.CheckerConfig{
+			Session: session, Objects: audit.FromStore(v.cfg.Objects), Parents: audit.FromLogs(v.cfg.Store), Quiet: p.verdict.Seq,
 		}),
 	}
 	h.look = p.verdict.Seq > 0 // otherwise the first event calls for it
 	from := uint64(1)
-	if p.verdict.Result == BrokenChain { // nothing before it can heal the log
-		h.checker.broken = &p.verdict
-		h.checker.seq = p.verdict.Seq
+	if p.verdict.Result == audit.BrokenChain { // nothing before it can heal the log
+		h.checker.Break(p.verdict)
 		from = p.verdict.Seq + 1
 	}
 	return h, from, nil

@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/refold-dev/refold/internal/verify"
+	"github.com/refold-dev/refold/pkg/audit"
 	"github.com/refold-dev/refold/pkg/eventlog"
 	"github.com/refold-dev/refold/pkg/events"
 	"github.com/refold-dev/refold/pkg/fold"
@@ -69,17 +69,17 @@ func whole() *foldtest.Log {
 func TestWholeLog(t *testing.T) {
 	r := recordLog("", whole())
 	for _, cold := range []bool{false, true} {
-		report := r.check(t, r.messages, func(c *verify.LogCheck) { c.Cold = cold })
-		if !report.AllMatch() || report.Requests != 6 || report.Lineage != verify.LineageNone {
+		report := r.check(t, r.messages, func(c *audit.LogCheck) { c.Cold = cold })
+		if !report.AllMatch() || report.Requests != 6 || report.Lineage != audit.LineageNone {
 			t.Errorf("cold %t: %d requests, %v", cold, report.Requests, report.Verdicts)
 		}
 	}
-	all := applyAll(t, verify.NewChecker(verify.CheckerConfig{Session: r.session, Objects: verify.FromStore(&store{source: r.source})}), r.messages)
+	all := applyAll(t, audit.NewChecker(audit.CheckerConfig{Session: r.session, Objects: audit.FromStore(&store{source: r.source})}), r.messages)
 	for quiet := range uint64(len(r.messages)) {
-		cfg := verify.CheckerConfig{Session: r.session, Objects: verify.FromStore(&store{source: r.source}), Quiet: quiet}
+		cfg := audit.CheckerConfig{Session: r.session, Objects: audit.FromStore(&store{source: r.source}), Quiet: quiet}
 		want := slices.Clone(all)
-		want = slices.DeleteFunc(want, func(v verify.Verdict) bool { return v.Seq <= quiet })
-		if got := results(applyAll(t, verify.NewChecker(cfg), r.messages)); got != results(want) {
+		want = slices.DeleteFunc(want, func(v audit.Verdict) bool { return v.Seq <= quiet })
+		if got := results(applyAll(t, audit.NewChecker(cfg), r.messages)); got != results(want) {
 			t.Errorf("quiet up to %d: got\n%swant\n%s", quiet, got, results(want))
 		}
 	}
@@ -113,7 +113,7 @@ func TestImagesAreChecked(t *testing.T) {
 			"corrupt-object": {altered: map[objects.Digest][]byte{digest: []byte("another image")}},
 		} {
 			s.source = r.source
-			got := requestResults(r.check(t, r.messages, func(c *verify.LogCheck) { c.Objects = verify.FromStore(s) }))
+			got := requestResults(r.check(t, r.messages, func(c *audit.LogCheck) { c.Objects = audit.FromStore(s) }))
 			if first, _, _ := strings.Cut(got, " "); first != want || strings.Contains(got, "mismatch") {
 				t.Errorf("%s: %s, want %s", name, got, want)
 			}
@@ -137,7 +137,7 @@ func TestUnshownImage(t *testing.T) {
 	l.Stream()
 	r := recordLog("", l)
 	v := r.check(t, r.messages, nil).Verdicts[0]
-	if v.Result != verify.InvalidLog || v.Rule != verify.RuleCodec {
+	if v.Result != audit.InvalidLog || v.Rule != audit.RuleCodec {
 		t.Errorf("%s", &v)
 	}
 }
@@ -157,22 +157,22 @@ func TestFork(t *testing.T) {
 	r := recordLog("", f)
 	hash := parent.State.Head()
 	for name, tt := range map[string]struct {
-		parents verify.Parents
-		lineage verify.Lineage
+		parents audit.Parents
+		lineage audit.Lineage
 		want    string // result of the verdict about the first event, empty for none
 	}{
-		"not looked at": {nil, verify.LineageNone, ""},
-		"confirmed":     {func(context.Context, events.ID, uint64) (events.Hash, error) { return hash, nil }, verify.LineageConfirmed, ""},
-		"another event": {func(context.Context, events.ID, uint64) (events.Hash, error) { return events.Hash{1}, nil }, verify.LineageBroken, "invalid-log"},
-		"cut off":       {noParent(verify.ErrNoEvent), verify.LineageBroken, "invalid-log"},
-		"gone":          {noParent(eventlog.ErrNotFound), verify.LineageUnknown, ""},
-		"not ours":      {noParent(eventlog.ErrPermission), verify.LineageUnknown, ""},
-		"no answer":     {noParent(eventlog.ErrUnavailable), verify.LineageUnknown, "could-not-check"},
+		"not looked at": {nil, audit.LineageNone, ""},
+		"confirmed":     {func(context.Context, events.ID, uint64) (events.Hash, error) { return hash, nil }, audit.LineageConfirmed, ""},
+		"another event": {func(context.Context, events.ID, uint64) (events.Hash, error) { return events.Hash{1}, nil }, audit.LineageBroken, "invalid-log"},
+		"cut off":       {noParent(audit.ErrNoEvent), audit.LineageBroken, "invalid-log"},
+		"gone":          {noParent(eventlog.ErrNotFound), audit.LineageUnknown, ""},
+		"not ours":      {noParent(eventlog.ErrPermission), audit.LineageUnknown, ""},
+		"no answer":     {noParent(eventlog.ErrUnavailable), audit.LineageUnknown, "could-not-check"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var asked events.ID
 			var at uint64
-			report := r.check(t, r.messages, func(c *verify.LogCheck) {
+			report := r.check(t, r.messages, func(c *audit.LogCheck) {
 				if tt.parents == nil {
 					return
 				}
@@ -191,7 +191,7 @@ func TestFork(t *testing.T) {
 				t.Errorf("%v", report.Verdicts)
 			}
 			if first := report.Verdicts[0]; tt.want != "" {
-				if string(first.Result) != tt.want || first.Kind != verify.KindLog || first.Seq != 1 || first.Rule != verify.RuleLineage {
+				if string(first.Result) != tt.want || first.Kind != audit.KindLog || first.Seq != 1 || first.Rule != audit.RuleLineage {
 					t.Errorf("%s", &first)
 				}
 				if err := newKey(t).Sign(&first); err != nil {
@@ -202,7 +202,7 @@ func TestFork(t *testing.T) {
 	}
 }
 
-func noParent(err error) verify.Parents {
+func noParent(err error) audit.Parents {
 	return func(context.Context, events.ID, uint64) (events.Hash, error) { return events.Hash{}, err }
 }
 
@@ -211,8 +211,8 @@ func TestParentAnswersLater(t *testing.T) {
 	parent := whole()
 	r := recordLog("", parent.OpenFork(int(parent.Len()), events.Options{}))
 	tries := 0
-	c := verify.NewChecker(verify.CheckerConfig{
-		Session: r.session, Objects: verify.FromStore(&store{source: r.source}),
+	c := audit.NewChecker(audit.CheckerConfig{
+		Session: r.session, Objects: audit.FromStore(&store{source: r.source}),
 		Parents: func(context.Context, events.ID, uint64) (events.Hash, error) {
 			if tries++; tries < 3 {
 				return events.Hash{}, eventlog.ErrUnavailable
@@ -221,11 +221,11 @@ func TestParentAnswersLater(t *testing.T) {
 		},
 	})
 	for range 2 {
-		if v, err := c.Apply(t.Context(), r.messages[0]); v != nil || !errors.Is(err, verify.ErrCouldNotCheck) || !errors.Is(err, eventlog.ErrUnavailable) {
+		if v, err := c.Apply(t.Context(), r.messages[0]); v != nil || !errors.Is(err, audit.ErrCouldNotCheck) || !errors.Is(err, eventlog.ErrUnavailable) {
 			t.Fatalf("no answer: %v, %v", v, err)
 		}
 	}
-	if v, err := c.Apply(t.Context(), r.messages[0]); v != nil || err != nil || c.Lineage() != verify.LineageConfirmed || c.Seq() != 1 {
+	if v, err := c.Apply(t.Context(), r.messages[0]); v != nil || err != nil || c.Lineage() != audit.LineageConfirmed || c.Seq() != 1 {
 		t.Fatalf("%v, %v, lineage %q at %d", v, err, c.Lineage(), c.Seq())
 	}
 	applyAll(t, c, r.messages[1:])
@@ -244,7 +244,7 @@ func TestFromLogs(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	parents := verify.FromLogs(s)
+	parents := audit.FromLogs(s)
 	for i, payload := range l.Payloads {
 		hash, err := parents(t.Context(), l.State.ID(), uint64(i+1))
 		if err != nil || hash != events.HashPayload(payload) {
@@ -252,7 +252,7 @@ func TestFromLogs(t *testing.T) {
 		}
 	}
 	for _, seq := range []uint64{l.Len() + 1, l.Len() + 2} {
-		if _, err := parents(t.Context(), l.State.ID(), seq); !errors.Is(err, verify.ErrNoEvent) {
+		if _, err := parents(t.Context(), l.State.ID(), seq); !errors.Is(err, audit.ErrNoEvent) {
 			t.Errorf("event %d: %v", seq, err)
 		}
 	}
@@ -290,15 +290,15 @@ func TestForkOfAnotherLog(t *testing.T) {
 		kill()
 	}
 	verdicts := b.verdicts(fork.State.ID())
-	if first := verdicts[0]; first.Kind != verify.KindLog || first.Result != verify.InvalidLog || first.Rule != verify.RuleLineage || first.Seq != 1 {
+	if first := verdicts[0]; first.Kind != audit.KindLog || first.Result != audit.InvalidLog || first.Rule != audit.RuleLineage || first.Seq != 1 {
 		t.Errorf("%s", &first)
 	}
 	requests := 0
 	for _, v := range verdicts[1:] {
-		if v.Kind == verify.KindRequest {
+		if v.Kind == audit.KindRequest {
 			requests++
 		}
-		if v.Result != verify.Match {
+		if v.Result != audit.Match {
 			t.Errorf("%s", &v)
 		}
 	}

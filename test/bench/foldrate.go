@@ -17,7 +17,7 @@ import (
 	natsjs "github.com/nats-io/nats.go/jetstream"
 
 	"github.com/refold-dev/refold/internal/jetstream"
-	"github.com/refold-dev/refold/internal/verify"
+	"github.com/refold-dev/refold/pkg/audit"
 	"github.com/refold-dev/refold/pkg/eventlog"
 	"github.com/refold-dev/refold/pkg/events"
 	"github.com/refold-dev/refold/pkg/fold"
@@ -252,8 +252,8 @@ func (b *bench) consume(ctx context.Context) error {
 }
 
 func (b *bench) verify(ctx context.Context) error {
-	checker := verify.NewChecker(verify.CheckerConfig{
-		Session: b.session.State.ID(), Objects: verify.FromStore(objects.NewMemory()),
+	checker := audit.NewChecker(audit.CheckerConfig{
+		Session: b.session.State.ID(), Objects: audit.FromStore(objects.NewMemory()),
 	})
 	return b.opened(ctx, func(log eventlog.Log) error {
 		for m, err := range log.Read(ctx, 1) {
@@ -269,9 +269,9 @@ func (b *bench) verify(ctx context.Context) error {
 }
 
 // apply applies the message and expects no finding.
-func apply(ctx context.Context, c *verify.Checker, m eventlog.Message) error {
+func apply(ctx context.Context, c *audit.Checker, m eventlog.Message) error {
 	v, err := c.Apply(ctx, m)
-	if err == nil && v != nil && v.Result != verify.Match {
+	if err == nil && v != nil && v.Result != audit.Match {
 		err = fmt.Errorf("event %d: %s: %s", v.Seq, v.Result, v.Reason)
 	}
 	return err

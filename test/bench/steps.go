@@ -7,7 +7,7 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/refold-dev/refold/internal/verify"
+	"github.com/refold-dev/refold/pkg/audit"
 	"github.com/refold-dev/refold/pkg/codec"
 	"github.com/refold-dev/refold/pkg/eventlog"
 	"github.com/refold-dev/refold/pkg/events"
@@ -163,7 +163,7 @@ func (s *even) prepare(n int, took *[]time.Duration) error {
 
 // verify takes the times in which a verifier checks a step.
 func (s *even) verify(ctx context.Context, n int, took *[]time.Duration) error {
-	c := verify.NewChecker(verify.CheckerConfig{Session: s.State.ID(), Objects: verify.FromStore(objects.NewMemory())})
+	c := audit.NewChecker(audit.CheckerConfig{Session: s.State.ID(), Objects: audit.FromStore(objects.NewMemory())})
 	at, first := 0, s.from(n)
 	for i, end := range s.ends[:first+1+stepSamples] {
 		if i == first+1 {

@@ -14,7 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/refold-dev/refold/internal/replay"
-	"github.com/refold-dev/refold/internal/verify"
+	"github.com/refold-dev/refold/pkg/audit"
 	"github.com/refold-dev/refold/pkg/events"
 	"github.com/refold-dev/refold/pkg/objects"
 )
@@ -163,8 +163,8 @@ func (r *run) verified(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	checker := verify.NewChecker(verify.CheckerConfig{
-		Session: r.id, Objects: verify.FromStore(r.slot.client.Objects()), Cold: true,
+	checker := audit.NewChecker(audit.CheckerConfig{
+		Session: r.id, Objects: audit.FromStore(r.slot.client.Objects()), Cold: true,
 		Actual: func(_ context.Context, seq uint64) ([]byte, bool) {
 			r.mu.Lock()
 			defer r.mu.Unlock()
@@ -180,7 +180,7 @@ func (r *run) verified(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if verdict != nil && verdict.Result != verify.Match {
+		if verdict != nil && verdict.Result != audit.Match {
 			t.Error(verdict)
 		}
 	}

@@ -10,7 +10,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/refold-dev/refold/internal/project"
-	"github.com/refold-dev/refold/internal/verify"
+	"github.com/refold-dev/refold/pkg/audit"
 	"github.com/refold-dev/refold/pkg/events"
 )
 
@@ -53,12 +53,12 @@ func TestFamily(t *testing.T) {
 	stop := f.verifier()
 	for id, want := range map[events.ID]struct {
 		said    []string
-		lineage verify.Lineage
+		lineage audit.Lineage
 		parent  events.ID
 	}{
-		f.parent: {[]string{"one", "two", "three"}, verify.LineageNone, ""},
-		f.fork:   {[]string{"one", "another two"}, verify.LineageConfirmed, f.parent},
-		f.again:  {[]string{"one", "another two", "three"}, verify.LineageConfirmed, f.fork},
+		f.parent: {[]string{"one", "two", "three"}, audit.LineageNone, ""},
+		f.fork:   {[]string{"one", "another two"}, audit.LineageConfirmed, f.parent},
+		f.again:  {[]string{"one", "another two", "three"}, audit.LineageConfirmed, f.fork},
 	} {
 		if diff := cmp.Diff(want.said, f.said(id)); diff != "" {
 			t.Errorf("session %s: %s", id, diff)
@@ -95,12 +95,12 @@ func TestChangedParent(t *testing.T) {
 	}
 	stop()
 	f.replace(f.parent, later(f.events(f.parent), 3))
-	f.wantFaults(f.parent, verify.RuleSigned)
-	f.wantFaults(f.fork, verify.RuleLineage)
+	f.wantFaults(f.parent, audit.RuleSigned)
+	f.wantFaults(f.fork, audit.RuleLineage)
 	f.wantFaults(f.again)
 	stop = f.verifier() // it looks at what is at rest
-	f.untilFault(f.parent, verify.RuleSigned)
-	f.untilFault(f.fork, verify.RuleLineage)
+	f.untilFault(f.parent, audit.RuleSigned)
+	f.untilFault(f.fork, audit.RuleLineage)
 	stop()
 	if got := f.faults(f.again); len(got) > 0 {
 		t.Errorf("the fork of the fork: %v", got)
@@ -114,10 +114,10 @@ func TestChangedFork(t *testing.T) {
 	changed := later(f.events(f.fork), 3)
 	f.replace(f.fork, changed)
 	r := f.check(f.fork)
-	if i := slices.IndexFunc(r.Verdicts, func(v verify.Verdict) bool { return v.Rule == "seed" }); i < 0 || r.Matches == r.Requests {
+	if i := slices.IndexFunc(r.Verdicts, func(v audit.Verdict) bool { return v.Rule == "seed" }); i < 0 || r.Matches == r.Requests {
 		t.Errorf("a changed copy: %v", r.Verdicts)
 	}
-	if r.Lineage != verify.LineageConfirmed {
+	if r.Lineage != audit.LineageConfirmed {
 		t.Errorf("a changed copy: lineage %q", r.Lineage)
 	}
 	never := later(f.events(f.parent), 3)[:f.at]
@@ -125,12 +125,12 @@ func TestChangedFork(t *testing.T) {
 	created, _ := changed[0].Body.(*events.SessionCreated)
 	created.Parent.Chain = hash
 	f.replace(f.fork, linked(changed))
-	f.wantFaults(f.fork, verify.RuleLineage)
+	f.wantFaults(f.fork, audit.RuleLineage)
 	stop := f.verifier()
-	f.untilFault(f.fork, verify.RuleLineage)
+	f.untilFault(f.fork, audit.RuleLineage)
 	f.untilVerified(f.fork)
 	stop()
-	if diff := cmp.Diff([]string{verify.RuleLineage}, f.faults(f.fork)); diff != "" {
+	if diff := cmp.Diff([]string{audit.RuleLineage}, f.faults(f.fork)); diff != "" {
 		t.Error(diff)
 	}
 }
@@ -144,7 +144,7 @@ func TestParentGone(t *testing.T) {
 	f.turns(f.fork, 3)
 	f.untilVerified(f.fork)
 	stop()
-	if r := f.check(f.fork); !r.AllMatch() || r.Requests != 3 || r.Lineage != verify.LineageUnknown || r.Parent.ID != f.parent {
+	if r := f.check(f.fork); !r.AllMatch() || r.Requests != 3 || r.Lineage != audit.LineageUnknown || r.Parent.ID != f.parent {
 		t.Errorf("%d requests, lineage %q: %v", r.Requests, r.Lineage, r.Verdicts)
 	}
 	if got := f.faults(f.fork); len(got) > 0 {

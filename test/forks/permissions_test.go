@@ -9,7 +9,7 @@ import (
 
 	"github.com/nats-io/nats-server/v2/server"
 
-	"github.com/refold-dev/refold/internal/verify"
+	"github.com/refold-dev/refold/pkg/audit"
 	"github.com/refold-dev/refold/pkg/eventlog"
 	"github.com/refold-dev/refold/pkg/events"
 )
@@ -80,7 +80,7 @@ func TestPermissions(t *testing.T) {
 	reader.turns(fork, 2)
 	reader.untilVerified(parent)
 	reader.untilVerified(fork)
-	if r := reader.check(fork); !r.AllMatch() || r.Requests != 2 || r.Lineage != verify.LineageConfirmed {
+	if r := reader.check(fork); !r.AllMatch() || r.Requests != 2 || r.Lineage != audit.LineageConfirmed {
 		t.Errorf("lineage %q: %v", r.Lineage, r.Verdicts)
 	}
 	if got := reader.causes(fork, 1); len(got) != 1 {

@@ -25,6 +25,7 @@ import (
 	"github.com/refold-dev/refold/internal/tools"
 	"github.com/refold-dev/refold/internal/verify"
 	"github.com/refold-dev/refold/internal/worker"
+	"github.com/refold-dev/refold/pkg/audit"
 	"github.com/refold-dev/refold/pkg/eventlog"
 	"github.com/refold-dev/refold/pkg/events"
 	"github.com/refold-dev/refold/pkg/fold"
@@ -38,7 +39,7 @@ type system struct {
 	server *embedded.Server
 	client *jetstream.Client
 	url    string // the provider's
-	key    *verify.Key
+	key    *audit.Key
 }
 
 func newSystem(t *testing.T) *system {
@@ -70,7 +71,7 @@ func newSystemWith(t *testing.T, users map[string]*server.Permissions) *system {
 	}
 	web := httptest.NewServer(sim)
 	t.Cleanup(web.Close)
-	key, err := verify.NewKey()
+	key, err := audit.NewKey()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -268,7 +269,7 @@ func (s *system) said(id events.ID) (out []string) {
 }
 
 // check checks the session here and now, as refold verify does.
-func (s *system) check(id events.ID) *verify.Report {
+func (s *system) check(id events.ID) *audit.Report {
 	s.t.Helper()
 	log, err := s.client.Logs().Open(s.t.Context(), id)
 	if err != nil {
@@ -278,9 +279,9 @@ func (s *system) check(id events.ID) *verify.Report {
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	report, err := verify.CheckLog(s.t.Context(), verify.LogCheck{
-		Session: id, Messages: log.Read(s.t.Context(), 1), Last: last, Objects: verify.FromStore(s.client.Objects()),
-		Parents: verify.FromLogs(s.client.Logs()), Prior: s.signed(id),
+	report, err := audit.CheckLog(s.t.Context(), audit.LogCheck{
+		Session: id, Messages: log.Read(s.t.Context(), 1), Last: last, Objects: audit.FromStore(s.client.Objects()),
+		Parents: audit.FromLogs(s.client.Logs()), Prior: s.signed(id),
 	})
 	if err != nil {
 		s.t.Fatal(err)
@@ -294,7 +295,7 @@ func (s *system) wantFaults(id events.ID, rules ...string) {
 	r := s.check(id)
 	found := make(map[string]bool)
 	for _, v := range r.Verdicts {
-		if v.Result != verify.Match {
+		if v.Result != audit.Match {
 			found[v.Rule] = true
 		}
 	}
@@ -310,14 +311,14 @@ func (s *system) wantFaults(id events.ID, rules ...string) {
 }
 
 // signed returns the verdicts that were published about the session.
-func (s *system) signed(id events.ID) []verify.Verdict {
+func (s *system) signed(id events.ID) []audit.Verdict {
 	s.t.Helper()
-	var out []verify.Verdict
+	var out []audit.Verdict
 	for record, err := range s.client.Verdicts().Read(s.t.Context(), id, 1) {
 		if err != nil {
 			s.t.Fatal(err)
 		}
-		v, err := verify.DecodeVerdict(record.Payload)
+		v, err := audit.DecodeVerdict(record.Payload)
 		if err != nil {
 			s.t.Fatal(err)
 		}
@@ -330,7 +331,7 @@ func (s *system) signed(id events.ID) []verify.Verdict {
 func (s *system) faults(id events.ID) (rules []string) {
 	s.t.Helper()
 	for _, v := range s.signed(id) {
-		if v.Result != verify.Match {
+		if v.Result != audit.Match {
 			rules = append(rules, v.Rule)
 		}
 	}

@@ -1,4 +1,4 @@
-package verify
+package audit
 
 // Result is what a check found.
 type Result string

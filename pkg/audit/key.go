@@ -1,28 +1,21 @@
-package verify
+package audit
 
 import (
 	"bytes"
-	"cmp"
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"io/fs"
-	"os"
-	"path/filepath"
 
 	"github.com/nats-io/nkeys"
 )
 
-// ErrKey says that a file holds no nkey seed, or cannot be read or made. The message names file and remedy.
-var ErrKey = errors.New("no usable verifier key")
+// ErrKey says that something is no key, or a file none that can be read or made.
+var ErrKey = errors.New("no usable signing key")
 
 // signatureDomain stands before what is signed, so that no signature made for something else passes as a verdict's.
 const signatureDomain = "refold verdict 1\n"
 
-// maxSeedFile bounds what is read of a key file.
-const maxSeedFile = 4 << 10
-
-// Key signs verdicts.
+// Key signs verdicts and receipts. It is safe for concurrent use.
 type Key struct {
 	pair   nkeys.KeyPair
 	public string
@@ -45,59 +38,23 @@ func newKey(pair nkeys.KeyPair) (*Key, error) {
 	return &Key{pair: pair, public: public}, nil
 }
 
-// LoadKey reads the nkey seed in the file. An absent file is made, with a new seed, readable by its owner only. The error
-// wraps [ErrKey].
-func LoadKey(path string) (*Key, error) {
-	seed, err := os.ReadFile(path)
-	if errors.Is(err, fs.ErrNotExist) {
-		if seed, err = makeSeedFile(path); errors.Is(err, fs.ErrExist) {
-			seed, err = os.ReadFile(path) // somebody else was faster
-		}
-	}
-	if err != nil {
-		return nil, fmt.Errorf("%w: %w: give a file that can be read, or a place where one can be made", ErrKey, err)
-	}
-	trimmed := bytes.TrimSpace(seed)
-	pair, err := nkeys.FromSeed(trimmed)
-	if err != nil || len(seed) > maxSeedFile || bytes.HasPrefix(trimmed, []byte("SX")) {
-		return nil, fmt.Errorf("%w: %s does not hold the seed of a signing nkey: give another file, or remove it and a new key is made", ErrKey, path)
+// KeyFromSeed returns the key of an nkey seed, without white space around it. The error wraps [ErrKey]; it does not show
+// the seed.
+func KeyFromSeed(seed []byte) (*Key, error) {
+	pair, err := nkeys.FromSeed(seed)
+	if err != nil || bytes.HasPrefix(seed, []byte("SX")) { // the last is a key for encryption
+		return nil, fmt.Errorf("%w: not the seed of a signing nkey", ErrKey)
 	}
 	return newKey(pair)
 }
 
-// makeSeedFile makes the file in one piece: a reader never sees half of it, and a file that is there is not replaced.
-func makeSeedFile(path string) (seed []byte, err error) {
-	pair, err := nkeys.CreateUser()
+// Seed returns the key's seed, which is secret.
+func (k *Key) Seed() ([]byte, error) {
+	seed, err := k.pair.Seed()
 	if err != nil {
-		return nil, err
-	}
-	if seed, err = pair.Seed(); err != nil {
-		return nil, err
-	}
-	f, err := os.CreateTemp(filepath.Dir(path), ".seed-*") // mode 0600
-	if err != nil {
-		return nil, notMade(path, err)
-	}
-	defer os.Remove(f.Name()) //nolint:errcheck // it may be gone
-	_, err = f.Write(append(bytes.Clone(seed), '\n'))
-	err = cmp.Or(err, f.Sync(), f.Close())
-	if err == nil {
-		err = os.Link(f.Name(), path)
-	}
-	if err != nil {
-		return nil, notMade(path, err)
+		return nil, fmt.Errorf("%w: %w", ErrKey, err)
 	}
 	return seed, nil
-}
-
-// notMade says of the key's file what went wrong with the one that would have become it.
-func notMade(path string, err error) error {
-	if e, ok := errors.AsType[*fs.PathError](err); ok {
-		err = e.Err
-	} else if e, ok := errors.AsType[*os.LinkError](err); ok {
-		err = e.Err
-	}
-	return &fs.PathError{Op: "make", Path: path, Err: err}
 }
 
 // CheckPublic reports whether s is the public key of a verifier, as [Key.Public] returns it: that of a signing nkey of any
@@ -122,12 +79,23 @@ func (k *Key) Sign(v *Verdict) error {
 	if err := v.check(); err != nil {
 		return err
 	}
-	signature, err := k.pair.Sign(v.signed())
+	signature, err := k.sign(v.signed())
 	if err != nil {
 		return fmt.Errorf("sign verdict: %w", err)
 	}
 	v.Signature = signature
 	return nil
+}
+
+func (k *Key) sign(b []byte) ([]byte, error) { return k.pair.Sign(b) }
+
+// checkSignature returns why b does not have the signature of the public nkey, nil when it has.
+func checkSignature(public string, b, signature []byte) error {
+	key, err := nkeys.FromPublicKey(public)
+	if err != nil {
+		return err
+	}
+	return key.Verify(b, signature)
 }
 
 // signed returns the bytes that the signature is over.
@@ -139,11 +107,7 @@ func (v *Verdict) Verify() error {
 	if len(v.Signature) == 0 {
 		return fmt.Errorf("%w: session %s, event %d: it has none", ErrSignature, v.Session, v.Seq)
 	}
-	key, err := nkeys.FromPublicKey(v.Verifier)
-	if err == nil {
-		err = key.Verify(v.signed(), v.Signature)
-	}
-	if err != nil {
+	if err := checkSignature(v.Verifier, v.signed(), v.Signature); err != nil {
 		return fmt.Errorf("%w: session %s, event %d: %w", ErrSignature, v.Session, v.Seq, err)
 	}
 	return nil

@@ -1,11 +1,10 @@
-package verify_test
+package audit_test
 
 import (
 	"bytes"
 	"encoding/base32"
 	"encoding/binary"
 	"errors"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -14,7 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/nats-io/nkeys"
 
-	"github.com/refold-dev/refold/internal/verify"
+	"github.com/refold-dev/refold/pkg/audit"
 	"github.com/refold-dev/refold/pkg/events"
 	"github.com/refold-dev/refold/pkg/fold/foldtest"
 )
@@ -29,41 +28,46 @@ func goldenSeed(t testing.TB) string {
 	return string(seed)
 }
 
-func goldenKey(t testing.TB) *verify.Key {
+func goldenKey(t testing.TB) *audit.Key {
 	t.Helper()
-	path := filepath.Join(t.TempDir(), "seed")
-	if err := os.WriteFile(path, []byte(goldenSeed(t)+"\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	key, err := verify.LoadKey(path)
+	key, err := audit.KeyFromSeed([]byte(goldenSeed(t)))
 	if err != nil {
 		t.Fatal(err)
 	}
 	return key
 }
 
-func goldenVerdicts() map[string]verify.Verdict {
+func newKey(t testing.TB) *audit.Key {
+	t.Helper()
+	key, err := audit.NewKey()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return key
+}
+
+func goldenVerdicts() map[string]audit.Verdict {
 	digest := func(s string) events.BodyDigest {
 		return events.BodyDigest{Bytes: int64(len(s)), SHA256: events.HashPayload([]byte(s))}
 	}
-	return map[string]verify.Verdict{
+	return map[string]audit.Verdict{
 		"match": {
-			Kind: verify.KindRequest, Session: foldtest.SessionID, Seq: 7, Event: foldtest.ID(1_733_000_000_000, 7),
-			Chain: events.HashPayload([]byte("payload")), Turn: 1, Step: 1, Attempt: 1, Result: verify.Match,
+			Kind: audit.KindRequest, Session: foldtest.SessionID, Seq: 7, Event: foldtest.ID(1_733_000_000_000, 7),
+			Chain: events.HashPayload([]byte("payload")), Turn: 1, Step: 1, Attempt: 1, Result: audit.Match,
 			Codec: "deepseek-chat/1", Recorded: digest("body"), Rebuilt: digest("body"), Time: 1_733_000_000_123,
 		},
 		"mismatch": {
-			Kind: verify.KindRequest, Session: foldtest.SessionID, Seq: 7, Event: foldtest.ID(1_733_000_000_000, 7),
-			Chain: events.HashPayload([]byte("payload")), Turn: 1, Step: 1, Attempt: 2, Result: verify.Mismatch,
+			Kind: audit.KindRequest, Session: foldtest.SessionID, Seq: 7, Event: foldtest.ID(1_733_000_000_000, 7),
+			Chain: events.HashPayload([]byte("payload")), Turn: 1, Step: 1, Attempt: 2, Result: audit.Mismatch,
 			Codec: "deepseek-chat/1", Recorded: digest("body"), Rebuilt: digest("other"),
 			Reason: `a reason with "quotes"`, Located: true, Pointer: "/messages/0/content", Time: 1_733_000_000_123,
 		},
 		"head": {
-			Kind: verify.KindHead, Session: foldtest.SessionID, Seq: 21, Event: foldtest.ID(1_733_000_000_000, 21),
-			Chain: events.HashPayload([]byte("turn/end")), Result: verify.Match, Time: 1_733_000_000_123,
+			Kind: audit.KindHead, Session: foldtest.SessionID, Seq: 21, Event: foldtest.ID(1_733_000_000_000, 21),
+			Chain: events.HashPayload([]byte("turn/end")), Result: audit.Match, Time: 1_733_000_000_123,
 		},
 		"log": {
-			Kind: verify.KindLog, Session: foldtest.SessionID, Seq: 22, Result: verify.BrokenChain, Rule: verify.RuleSequence,
+			Kind: audit.KindLog, Session: foldtest.SessionID, Seq: 22, Result: audit.BrokenChain, Rule: audit.RuleSequence,
 			Reason: "event 22 is missing", Time: 1_733_000_000_123,
 		},
 	}
@@ -93,7 +97,7 @@ func TestVerdictBytes(t *testing.T) {
 		if diff := cmp.Diff(strings.TrimSuffix(string(want), "\n"), string(got)); diff != "" {
 			t.Errorf("%s: -want +got\n%s", name, diff)
 		}
-		back, err := verify.DecodeVerdict(got)
+		back, err := audit.DecodeVerdict(got)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -132,23 +136,23 @@ func TestSignatureInput(t *testing.T) {
 
 func TestSignatureCoversEverything(t *testing.T) {
 	key := newKey(t)
-	for name, change := range map[string]func(*verify.Verdict){
-		"session":  func(v *verify.Verdict) { v.Session = foldtest.ID(1, 1) },
-		"seq":      func(v *verify.Verdict) { v.Seq++ },
-		"event":    func(v *verify.Verdict) { v.Event = "" },
-		"chain":    func(v *verify.Verdict) { v.Chain[0]++ },
-		"turn":     func(v *verify.Verdict) { v.Turn++ },
-		"result":   func(v *verify.Verdict) { v.Result = verify.InvalidLog },
-		"kind":     func(v *verify.Verdict) { v.Kind, v.Result = verify.KindLog, verify.Mismatch; v.Located = false },
-		"codec":    func(v *verify.Verdict) { v.Codec = "" },
-		"recorded": func(v *verify.Verdict) { v.Recorded.Bytes++ },
-		"rebuilt":  func(v *verify.Verdict) { v.Rebuilt.SHA256[3]++ },
-		"rule":     func(v *verify.Verdict) { v.Rule = "rule" },
-		"reason":   func(v *verify.Verdict) { v.Reason = "reason" },
-		"time":     func(v *verify.Verdict) { v.Time++ },
-		"verifier": func(v *verify.Verdict) { v.Verifier = newKey(t).Public() },
-		"cut":      func(v *verify.Verdict) { v.Signature = nil },
-		"flip":     func(v *verify.Verdict) { v.Signature[0] ^= 1 },
+	for name, change := range map[string]func(*audit.Verdict){
+		"session":  func(v *audit.Verdict) { v.Session = foldtest.ID(1, 1) },
+		"seq":      func(v *audit.Verdict) { v.Seq++ },
+		"event":    func(v *audit.Verdict) { v.Event = "" },
+		"chain":    func(v *audit.Verdict) { v.Chain[0]++ },
+		"turn":     func(v *audit.Verdict) { v.Turn++ },
+		"result":   func(v *audit.Verdict) { v.Result = audit.InvalidLog },
+		"kind":     func(v *audit.Verdict) { v.Kind, v.Result = audit.KindLog, audit.Mismatch; v.Located = false },
+		"codec":    func(v *audit.Verdict) { v.Codec = "" },
+		"recorded": func(v *audit.Verdict) { v.Recorded.Bytes++ },
+		"rebuilt":  func(v *audit.Verdict) { v.Rebuilt.SHA256[3]++ },
+		"rule":     func(v *audit.Verdict) { v.Rule = "rule" },
+		"reason":   func(v *audit.Verdict) { v.Reason = "reason" },
+		"time":     func(v *audit.Verdict) { v.Time++ },
+		"verifier": func(v *audit.Verdict) { v.Verifier = newKey(t).Public() },
+		"cut":      func(v *audit.Verdict) { v.Signature = nil },
+		"flip":     func(v *audit.Verdict) { v.Signature[0] ^= 1 },
 	} {
 		v := goldenVerdicts()["match"]
 		if err := key.Sign(&v); err != nil {
@@ -158,32 +162,32 @@ func TestSignatureCoversEverything(t *testing.T) {
 			t.Fatalf("unchanged: %v", err)
 		}
 		change(&v)
-		if err := v.Verify(); !errors.Is(err, verify.ErrSignature) {
+		if err := v.Verify(); !errors.Is(err, audit.ErrSignature) {
 			t.Errorf("%s changed: %v", name, err)
 		}
 	}
 }
 
 func TestVerdictRefused(t *testing.T) {
-	for name, change := range map[string]func(*verify.Verdict){
-		"kind":           func(v *verify.Verdict) { v.Kind = "x" },
-		"session":        func(v *verify.Verdict) { v.Session = "x" },
-		"seq":            func(v *verify.Verdict) { v.Seq = 0 },
-		"event":          func(v *verify.Verdict) { v.Event = "x" },
-		"result":         func(v *verify.Verdict) { v.Result = "" },
-		"a bad head":     func(v *verify.Verdict) { v.Kind, v.Result = verify.KindHead, verify.Mismatch },
-		"a good log":     func(v *verify.Verdict) { v.Kind = verify.KindLog },
-		"negative":       func(v *verify.Verdict) { v.Time = -1 },
-		"offset":         func(v *verify.Verdict) { v.Offset = 1 },
-		"control":        func(v *verify.Verdict) { v.Reason = "a\x1b[31m" },
-		"no UTF-8":       func(v *verify.Verdict) { v.Reason = "a\xff" },
-		"line separator": func(v *verify.Verdict) { v.Reason = "a\u2028" },
-		"long":           func(v *verify.Verdict) { v.Reason = strings.Repeat("a", 2000) },
-		"signature":      func(v *verify.Verdict) { v.Signature = []byte{1} },
+	for name, change := range map[string]func(*audit.Verdict){
+		"kind":           func(v *audit.Verdict) { v.Kind = "x" },
+		"session":        func(v *audit.Verdict) { v.Session = "x" },
+		"seq":            func(v *audit.Verdict) { v.Seq = 0 },
+		"event":          func(v *audit.Verdict) { v.Event = "x" },
+		"result":         func(v *audit.Verdict) { v.Result = "" },
+		"a bad head":     func(v *audit.Verdict) { v.Kind, v.Result = audit.KindHead, audit.Mismatch },
+		"a good log":     func(v *audit.Verdict) { v.Kind = audit.KindLog },
+		"negative":       func(v *audit.Verdict) { v.Time = -1 },
+		"offset":         func(v *audit.Verdict) { v.Offset = 1 },
+		"control":        func(v *audit.Verdict) { v.Reason = "a\x1b[31m" },
+		"no UTF-8":       func(v *audit.Verdict) { v.Reason = "a\xff" },
+		"line separator": func(v *audit.Verdict) { v.Reason = "a\u2028" },
+		"long":           func(v *audit.Verdict) { v.Reason = strings.Repeat("a", 2000) },
+		"signature":      func(v *audit.Verdict) { v.Signature = []byte{1} },
 	} {
 		v := goldenVerdicts()["match"]
 		change(&v)
-		if _, err := v.Encode(); !errors.Is(err, verify.ErrVerdict) {
+		if _, err := v.Encode(); !errors.Is(err, audit.ErrVerdict) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
@@ -201,9 +205,9 @@ func TestVerdictRefused(t *testing.T) {
 		"twice":         strings.Replace(text, `{"v":1,`, `{"v":1,"v":1,`, 1),
 		"upper case":    strings.Replace(text, `"seq"`, `"SEQ"`, 1),
 		"float":         strings.Replace(text, `"seq":7`, `"seq":7.0`, 1),
-		"too long":      strings.Repeat(" ", verify.MaxVerdictBytes) + text,
+		"too long":      strings.Repeat(" ", audit.MaxVerdictBytes) + text,
 	} {
-		if _, err := verify.DecodeVerdict([]byte(bad)); !errors.Is(err, verify.ErrVerdict) {
+		if _, err := audit.DecodeVerdict([]byte(bad)); !errors.Is(err, audit.ErrVerdict) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
@@ -218,9 +222,9 @@ func FuzzDecodeVerdict(f *testing.F) {
 		f.Add(b)
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {
-		v, err := verify.DecodeVerdict(b)
+		v, err := audit.DecodeVerdict(b)
 		if err != nil {
-			if !errors.Is(err, verify.ErrVerdict) {
+			if !errors.Is(err, audit.ErrVerdict) {
 				t.Errorf("%v", err)
 			}
 			return
@@ -244,7 +248,7 @@ func TestCheckPublic(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, good := range []string{key, ofAccount} {
-		if err := verify.CheckPublic(good); err != nil {
+		if err := audit.CheckPublic(good); err != nil {
 			t.Error(err)
 		}
 	}
@@ -259,11 +263,11 @@ func TestCheckPublic(t *testing.T) {
 	changed := []byte(key)
 	changed[20] ^= 'A' ^ 'B'
 	for _, bad := range []string{"", "U", key[:55], key + "A", key + "\n", " " + key, strings.ToLower(key), string(changed), curve, goldenSeed(t)} {
-		if err := verify.CheckPublic(bad); !errors.Is(err, verify.ErrKey) || strings.Contains(err.Error(), "\n") {
+		if err := audit.CheckPublic(bad); !errors.Is(err, audit.ErrKey) || strings.Contains(err.Error(), "\n") {
 			t.Errorf("%q: %v", bad, err)
 		}
 	}
-	if err := verify.CheckPublic(goldenSeed(t)); strings.Contains(err.Error(), goldenSeed(t)) {
+	if err := audit.CheckPublic(goldenSeed(t)); strings.Contains(err.Error(), goldenSeed(t)) {
 		t.Error("the error shows the seed")
 	}
 	// As docs/format/verdicts.md says.
@@ -281,56 +285,5 @@ func TestCheckPublic(t *testing.T) {
 	}
 	if binary.LittleEndian.Uint16(raw[33:]) != crc {
 		t.Errorf("checksum %x, want %04x low byte first", raw[33:], crc)
-	}
-}
-
-func TestKeyFile(t *testing.T) {
-	dir := t.TempDir()
-	path := filepath.Join(dir, "verifier.seed")
-	made, err := verify.LoadKey(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	info, err := os.Stat(path)
-	if err != nil || info.Mode().Perm() != 0o600 {
-		t.Errorf("mode %v: %v", info.Mode(), err)
-	}
-	again, err := verify.LoadKey(path)
-	if err != nil || again.Public() != made.Public() {
-		t.Errorf("read again: %v", err)
-	}
-	left, err := os.ReadDir(dir)
-	if err != nil || len(left) != 1 {
-		t.Errorf("left behind: %v %v", left, err)
-	}
-	exchange, err := nkeys.CreateCurveKeys()
-	if err != nil {
-		t.Fatal(err)
-	}
-	curve, err := exchange.Seed()
-	if err != nil {
-		t.Fatal(err)
-	}
-	for name, content := range map[string]string{
-		"empty": "", "text": "hello\n", "public": made.Public(), "long": goldenSeed(t) + strings.Repeat("\n", 5000), "curve": string(curve),
-	} {
-		file := filepath.Join(dir, name)
-		if err := os.WriteFile(file, []byte(content), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		_, err := verify.LoadKey(file)
-		if !errors.Is(err, verify.ErrKey) || !strings.Contains(err.Error(), file) || strings.Contains(err.Error(), "\n") {
-			t.Errorf("%s: %v", name, err)
-		}
-		if kept, err := os.ReadFile(file); err != nil || string(kept) != content {
-			t.Errorf("%s: the file was changed", name)
-		}
-	}
-	nowhere := filepath.Join(dir, "no", "such", "place")
-	if _, err := verify.LoadKey(nowhere); !errors.Is(err, verify.ErrKey) || !errors.Is(err, fs.ErrNotExist) || !strings.Contains(err.Error(), nowhere+":") {
-		t.Errorf("no directory: %v", err)
-	}
-	if _, err := verify.LoadKey(dir); !errors.Is(err, verify.ErrKey) {
-		t.Errorf("a directory: %v", err)
 	}
 }

@@ -1,4 +1,4 @@
-package verify
+package audit
 
 import (
 	"strings"
@@ -31,6 +31,9 @@ func clean(s string, limit int) string {
 	}
 	return b.String()
 }
+
+// Reason returns s as the reason of a verdict: one printable line, cut when it is too long.
+func Reason(s string) string { return clean(s, maxReason) }
 
 // isClean reports whether s may stand in a verdict.
 func isClean(s string, limit int) bool {

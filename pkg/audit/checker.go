@@ -1,4 +1,4 @@
-package verify
+package audit
 
 import (
 	"context"
@@ -184,6 +184,15 @@ func (c *Checker) breakAt(m *eventlog.Message, result Result, rule, reason strin
 		describe(&v, m.Payload)
 	}
 	return c.fail(v, result, rule, reason)
+}
+
+// Break records that the log is broken, as v says: the caller knows it from elsewhere. Before the first message the checker
+// goes on behind v.Seq.
+func (c *Checker) Break(v Verdict) {
+	c.broken = &v
+	if c.seq == 0 {
+		c.seq = v.Seq
+	}
 }
 
 func (c *Checker) fail(v Verdict, result Result, rule, reason string) *Verdict {
