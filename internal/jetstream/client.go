@@ -356,6 +356,26 @@ func (c *Client) Verdicts() *Records {
 	return &Records{client: c, stream: VerdictsStream, prefix: verdictPrefix}
 }
 
+// WireVerdicts returns the verifiers' verdicts on what passed a witness.
+func (c *Client) WireVerdicts() *Records {
+	return &Records{client: c, stream: VerdictsStream, prefix: verdictPrefix, suffix: wireSuffix}
+}
+
+// StrayVerdicts returns the verifiers' verdicts on calls that passed a witness and that no log permits.
+func (c *Client) StrayVerdicts() *Records {
+	return &Records{client: c, stream: VerdictsStream, prefix: verdictPrefix, suffix: straySuffix}
+}
+
+// Receipts returns the witnesses' receipts of requests.
+func (c *Client) Receipts() *Records {
+	return &Records{client: c, stream: WitnessStream, prefix: witnessPrefix, suffix: requestSuffix}
+}
+
+// AnswerReceipts returns the witnesses' receipts of answers.
+func (c *Client) AnswerReceipts() *Records {
+	return &Records{client: c, stream: WitnessStream, prefix: witnessPrefix, suffix: answerSuffix}
+}
+
 // Steps returns the projector's step records.
 func (c *Client) Steps() *Records {
 	return &Records{client: c, stream: StepsStream, prefix: stepPrefix}

@@ -11,18 +11,23 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
+	natsjs "github.com/nats-io/nats.go/jetstream"
 
 	"github.com/refold-dev/refold/pkg/eventlog"
 	"github.com/refold-dev/refold/pkg/events"
 )
 
-// Records is a stream of records about sessions, in order for each: verdicts or steps. Any number of writers may append
-// to it; the session's last record is their common position. It is safe for concurrent use.
+// Records is a stream of records about sessions, in order for each, or one kind of several in it: verdicts, receipts or
+// steps. Any number of writers may append to it; the session's last record is their common position. It is safe for
+// concurrent use.
 type Records struct {
 	client *Client
 	stream string
-	prefix string
+	prefix string // of subjects, with the final dot
+	suffix string // of subjects, with its dot; empty when the stream has one kind of records
 }
+
+func (r *Records) subject(session events.ID) string { return r.prefix + string(session) + r.suffix }
 
 // Record is one stored record.
 type Record struct {
@@ -50,7 +55,7 @@ func (r *Records) Append(ctx context.Context, session events.ID, id string, payl
 	ctx, cancel := context.WithTimeout(ctx, r.client.cfg.AppendTimeout)
 	defer cancel()
 	msg := &nats.Msg{
-		Subject: r.prefix + string(session),
+		Subject: r.subject(session),
 		Header: nats.Header{
 			headerMsgID:      {id},
 			headerStream:     {r.stream},
@@ -65,6 +70,64 @@ func (r *Records) Append(ctx context.Context, session events.ID, id string, payl
 		}
 		if done || wait(ctx, backoff(attempt)) != nil {
 			return 0, fmt.Errorf("stream %s, session %s: append record %s: %w", r.stream, session, id, mappedRecord(err))
+		}
+	}
+}
+
+// Add stores a record of the session behind whatever it has, once for the id within the deduplication window, and
+// returns its place. After [eventlog.ErrUnavailable] it may be stored now or later.
+func (r *Records) Add(ctx context.Context, session events.ID, id string, payload []byte) (seq uint64, err error) {
+	if _, err := events.ParseID(string(session)); err != nil {
+		return 0, fmt.Errorf("stream %s: add: %w", r.stream, err)
+	}
+	if id == "" || len(payload) == 0 {
+		return 0, fmt.Errorf("stream %s, session %s: add: %w: a record needs an ID and a payload", r.stream, session, events.ErrInvalid)
+	}
+	ctx, cancel := context.WithTimeout(ctx, r.client.cfg.AppendTimeout)
+	defer cancel()
+	msg := &nats.Msg{
+		Subject: r.subject(session), Header: nats.Header{headerMsgID: {id}, headerStream: {r.stream}}, Data: payload,
+	}
+	for attempt := 0; ; attempt++ {
+		ack, err := r.client.publish(ctx, msg)
+		if err == nil {
+			return ack.Seq, nil
+		}
+		refused := errors.As(err, new(*refusedError)) || errors.Is(err, nats.ErrMaxPayload) || errors.Is(err, nats.ErrConnectionClosed) ||
+			apiCode(err) != 0 && !isDuplicateInFlight(err) && (apiError(err).Code < 500 || errors.Is(mapped(err), eventlog.ErrFull))
+		if refused || wait(ctx, backoff(attempt)) != nil {
+			return 0, fmt.Errorf("stream %s, session %s: add record %s: %w", r.stream, session, id, mapped(err))
+		}
+	}
+}
+
+// Counts returns how many records every session has.
+func (r *Records) Counts(ctx context.Context) (map[events.ID]uint64, error) {
+	counts := make(map[events.ID]uint64)
+	ask := struct {
+		Subjects string `json:"subjects_filter"`
+		Offset   int    `json:"offset"`
+	}{Subjects: r.subject("*")}
+	for {
+		var answer struct {
+			Error *natsjs.APIError `json:"error"`
+			Total int              `json:"total"`
+			State struct {
+				Subjects map[string]uint64 `json:"subjects"`
+			} `json:"state"`
+		}
+		if err := r.client.api(ctx, "STREAM.INFO."+r.stream, ask, &answer, &answer.Error); err != nil {
+			return nil, fmt.Errorf("stream %s: count: %w", r.stream, mapped(err))
+		}
+		for subject, n := range answer.State.Subjects {
+			session := events.ID(strings.TrimSuffix(strings.TrimPrefix(subject, r.prefix), r.suffix))
+			if session.Valid() {
+				counts[session] = n
+			}
+		}
+		ask.Offset += len(answer.State.Subjects)
+		if len(answer.State.Subjects) == 0 || ask.Offset >= answer.Total {
+			return counts, nil
 		}
 	}
 }
@@ -109,7 +172,7 @@ func (r *Records) try(ctx context.Context, session events.ID, msg *nats.Msg, aft
 }
 
 func (r *Records) last(ctx context.Context, session events.ID) (rawMessage, error) {
-	return r.client.atLeader(ctx, r.stream, getRequest{LastFor: r.prefix + string(session)})
+	return r.client.atLeader(ctx, r.stream, getRequest{LastFor: r.subject(session)})
 }
 
 // Last returns the session's last record. It asks the stream's leader, so that a record that was acknowledged before
@@ -129,9 +192,9 @@ func (r *Records) Last(ctx context.Context, session events.ID) (Record, error) {
 // order, where last is the last record's place when the iteration starts. It stops at the first error.
 func (r *Records) Read(ctx context.Context, session events.ID, from uint64) iter.Seq2[Record, error] {
 	return func(yield func(Record, error) bool) {
-		filter := r.prefix + string(session)
+		filter := r.subject(session)
 		if session == "" {
-			filter = r.prefix + "*"
+			filter = r.subject("*")
 		}
 		newest, err := r.client.atLeader(ctx, r.stream, getRequest{LastFor: filter})
 		if err != nil {
@@ -152,9 +215,49 @@ func (r *Records) Read(ctx context.Context, session events.ID, from uint64) iter
 }
 
 func (r *Records) record(m rawMessage) (Record, error) {
-	session, err := events.ParseID(strings.TrimPrefix(m.subject, r.prefix))
+	session, err := events.ParseID(strings.TrimSuffix(strings.TrimPrefix(m.subject, r.prefix), r.suffix))
 	if err != nil {
 		return Record{}, fmt.Errorf("stream %s: record %d: %w: subject %q: %w", r.stream, m.seq, eventlog.ErrCorrupt, m.subject, err)
 	}
 	return Record{Session: session, Seq: m.seq, ID: m.id, Payload: m.payload, Stored: m.stored}, nil
+}
+
+// Entry is one message of a stream of records, whatever it holds.
+type Entry struct {
+	Seq     uint64 // its place, from 1
+	Subject string
+	Payload []byte // the receiver's own
+}
+
+// Entries yields all messages of the stream at the places [from, last], of all kinds and sessions, in order, where last is
+// the last one's place when the iteration starts. A place without a message is an error that wraps [eventlog.ErrGap]; it
+// stops at the first error.
+func (r *Records) Entries(ctx context.Context, from uint64) iter.Seq2[Entry, error] {
+	return func(yield func(Entry, error) bool) {
+		next := max(from, 1)
+		state, err := r.client.state(ctx, r.stream)
+		if err != nil {
+			yield(Entry{}, fmt.Errorf("stream %s: read: %w", r.stream, mapped(err)))
+			return
+		}
+		gap := func(got uint64) {
+			yield(Entry{}, fmt.Errorf("stream %s: %w: place %d is empty, the next message stands at %d", r.stream, eventlog.ErrGap, next, got))
+		}
+		for m, err := range r.client.readRange(ctx, r.stream, "", next, state.LastSeq) {
+			switch {
+			case err != nil:
+				yield(Entry{}, fmt.Errorf("stream %s: read: %w", r.stream, err))
+				return
+			case m.seq != next:
+				gap(m.seq)
+				return
+			case !yield(Entry{Seq: m.seq, Subject: m.subject, Payload: m.payload}, nil):
+				return
+			}
+			next++
+		}
+		if next <= state.LastSeq {
+			gap(0)
+		}
+	}
 }

@@ -21,6 +21,8 @@ const (
 	InboxStream = "INBOX"
 	// VerdictsStream holds one record per verified request.
 	VerdictsStream = "VERDICTS"
+	// WitnessStream holds the receipts of what passed between workers and providers.
+	WitnessStream = "WITNESS"
 	// StepsStream holds one record per finished step.
 	StepsStream = "STEPS"
 	// InboxConsumer is the durable consumer that the workers share.
@@ -30,6 +32,11 @@ const (
 	sessionPrefix       = "session."
 	inboxPrefix         = "inbox."
 	verdictPrefix       = "verdict."
+	wireSuffix          = ".wire"
+	straySuffix         = ".stray"
+	witnessPrefix       = "witness."
+	requestSuffix       = ".request"
+	answerSuffix        = ".answer"
 	stepPrefix          = "step."
 	hintPrefix          = "hint."
 	livePrefix          = "live."
@@ -120,12 +127,12 @@ func (c *Client) InboxConfig() natsjs.StreamConfig {
 	}
 }
 
-// recordsConfig returns the configuration of VERDICTS or STEPS, whose subjects begin with prefix.
-func (c *Client) recordsConfig(name, prefix, description string) natsjs.StreamConfig {
+// recordsConfig returns the configuration of a stream of records.
+func (c *Client) recordsConfig(name, description string, subjects ...string) natsjs.StreamConfig {
 	return natsjs.StreamConfig{
 		Name:              name,
 		Description:       description,
-		Subjects:          []string{prefix + "*"},
+		Subjects:          subjects,
 		Retention:         natsjs.LimitsPolicy,
 		Discard:           natsjs.DiscardNew,
 		MaxMsgs:           -1,
@@ -193,8 +200,9 @@ func (c *Client) sharedStreams() []natsjs.StreamConfig {
 	return []natsjs.StreamConfig{
 		c.InboxConfig(),
 		objects,
-		c.recordsConfig(VerdictsStream, verdictPrefix, "one record per verified request"),
-		c.recordsConfig(StepsStream, stepPrefix, "one record per finished step"),
+		c.recordsConfig(VerdictsStream, "what verifiers have found, signed", verdictPrefix+"*", verdictPrefix+"*.*"),
+		c.recordsConfig(WitnessStream, "receipts of what passed between workers and providers", witnessPrefix+"*.*"),
+		c.recordsConfig(StepsStream, "one record per finished step", stepPrefix+"*"),
 	}
 }
 

@@ -1,5 +1,7 @@
 package audit
 
+import "github.com/refold-dev/refold/pkg/events"
+
 // Result is what a check found.
 type Result string
 
@@ -36,9 +38,21 @@ const (
 	KindRequest Kind = "request" // one llm/stream event
 	KindHead    Kind = "head"    // a signed checkpoint: the log up to this event, which ends a turn or the session
 	KindLog     Kind = "log"     // the log itself: it broke at an event that is no llm/stream, or differs from what was signed
+	KindWire    Kind = "wire"    // what passed a witness for an llm/stream event
+	KindStray   Kind = "stray"   // a call that passed a witness and that no llm/stream permits
 )
 
-func (k Kind) valid() bool { return k == KindRequest || k == KindHead || k == KindLog }
+func (k Kind) valid() bool {
+	switch k {
+	case KindRequest, KindHead, KindLog, KindWire, KindStray:
+		return true
+	}
+	return false
+}
+
+// NoSession stands for the session in what is about none: a call without the header that names one. No session has this
+// ID.
+const NoSession events.ID = "00000000000000000000000000"
 
 // The rules that verdicts name beside those of the fold.
 const (
@@ -52,4 +66,11 @@ const (
 	RuleLineage   = "lineage"   // the parent's log holds the event that a fork names
 	RuleEarlier   = "earlier"   // no event before breaks the log
 	RuleCold      = "cold"      // a check from the first event on finds what was found before
+	RuleShadow    = "shadow"    // the second fold shows what the first one shows
+	RuleGone      = "gone"      // a session with signed verdicts has its log
+
+	RuleWire        = "wire"        // what passed the witness is what the log recorded
+	RuleUnwitnessed = "unwitnessed" // a call that was answered has passed a witness
+	RuleUnlogged    = "unlogged"    // a call that passed a witness is one that a log permits
+	RuleRepeated    = "repeated"    // a permitted call passes once
 )

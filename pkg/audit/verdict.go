@@ -20,9 +20,9 @@ const MaxVerdictBytes = 16 << 10
 var (
 	// ErrVerdict means that the bytes are no verdict in canonical form, or its fields do not fit together. Final.
 	ErrVerdict = errors.New("invalid verdict")
-	// ErrSignature means that a verdict's signature is not its verifier's, or is absent. Whoever wrote it is not to be
+	// ErrSignature means that a signature is not that of the key that is named, or is absent. Whoever wrote it is not to be
 	// believed.
-	ErrSignature = errors.New("verdict signature does not verify")
+	ErrSignature = errors.New("signature does not verify")
 )
 
 // Verdict says what a check found about one event of a session's log. docs/format/verdicts.md describes its fields.
@@ -39,6 +39,8 @@ type Verdict struct {
 	Codec    string            // of a request
 	Recorded events.BodyDigest // by the llm/stream
 	Rebuilt  events.BodyDigest // by the check, zero when nothing could be built
+	Wire     events.BodyDigest // of a wire or stray verdict: what the witness saw, zero when nothing passed
+	Receipt  uint64            // of a wire or stray verdict: the place of the receipt in WITNESS, 0 when there is none
 	Rule     string            // which rule was broken, see docs/format
 	Reason   string            // for people: one line, valid UTF-8, no control characters
 	Located  bool              // a mismatch whose body was at hand: Offset and Pointer are set
@@ -125,8 +127,12 @@ func (v *Verdict) check() error {
 		return fail("result %q", clean(string(v.Result), maxName))
 	case v.Kind == KindHead && v.Result != Match, v.Kind == KindLog && v.Result == Match:
 		return fail("a %s verdict with result %s", v.Kind, v.Result)
-	case v.Turn < 0 || v.Step < 0 || v.Attempt < 0 || v.Time < 0 || v.Offset < 0 || v.Recorded.Bytes < 0 || v.Rebuilt.Bytes < 0:
+	case v.Turn < 0 || v.Step < 0 || v.Attempt < 0 || v.Time < 0 || v.Offset < 0 || v.Recorded.Bytes < 0 || v.Rebuilt.Bytes < 0 || v.Wire.Bytes < 0:
 		return fail("a negative number")
+	case (v.Wire != events.BodyDigest{} || v.Receipt != 0) && v.Kind != KindWire && v.Kind != KindStray:
+		return fail("a receipt in a %s verdict", v.Kind)
+	case v.Kind == KindStray && (v.Result == Match || v.Receipt == 0):
+		return fail("a stray verdict is a finding about a receipt")
 	case v.Located && (v.Result != Mismatch || v.Kind != KindRequest), !v.Located && (v.Offset != 0 || v.Pointer != ""):
 		return fail("an offset belongs to a mismatch")
 	case !isClean(v.Codec, maxName), !isClean(v.Rule, maxName), !isClean(v.Reason, maxReason), !isClean(v.Pointer, maxPointer),
@@ -178,6 +184,11 @@ func (v *Verdict) appendUnsigned(b []byte) []byte {
 	text("codec", v.Codec)
 	digest("recorded", v.Recorded)
 	digest("rebuilt", v.Rebuilt)
+	digest("wire", v.Wire)
+	if v.Receipt != 0 {
+		b = append(b, `,"receipt":`...)
+		b = strconv.AppendUint(b, v.Receipt, 10)
+	}
 	text("rule", v.Rule)
 	text("reason", v.Reason)
 	if v.Located {
@@ -204,6 +215,8 @@ type verdictJSON struct {
 	Codec     string     `json:"codec"`
 	Recorded  digestJSON `json:"recorded"`
 	Rebuilt   digestJSON `json:"rebuilt"`
+	Wire      digestJSON `json:"wire"`
+	Receipt   uint64     `json:"receipt"`
 	Rule      string     `json:"rule"`
 	Reason    string     `json:"reason"`
 	Offset    *int64     `json:"offset"`
@@ -229,12 +242,12 @@ func (d digestJSON) digest() (events.BodyDigest, error) {
 func (w *verdictJSON) verdict() (Verdict, error) {
 	v := Verdict{
 		Kind: w.Kind, Session: w.Session, Seq: w.Seq, Event: w.Event, Turn: w.Turn, Step: w.Step, Attempt: w.Attempt,
-		Result: w.Result, Codec: w.Codec, Rule: w.Rule, Reason: w.Reason, Pointer: w.Pointer, Time: w.Time, Verifier: w.Verifier,
+		Result: w.Result, Receipt: w.Receipt, Codec: w.Codec, Rule: w.Rule, Reason: w.Reason, Pointer: w.Pointer, Time: w.Time, Verifier: w.Verifier,
 	}
 	if w.Offset != nil {
 		v.Located, v.Offset = true, *w.Offset
 	}
-	var errs [4]error
+	var errs [5]error
 	if w.Chain != "" {
 		v.Chain, errs[0] = events.ParseHash(w.Chain)
 	}
@@ -243,5 +256,6 @@ func (w *verdictJSON) verdict() (Verdict, error) {
 	if w.Signature != "" {
 		v.Signature, errs[3] = parseHex(w.Signature)
 	}
+	v.Wire, errs[4] = w.Wire.digest()
 	return v, errors.Join(errs[:]...)
 }
