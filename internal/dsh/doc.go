@@ -9,6 +9,9 @@
 // out of model order, is refused. Everything that has no counterpart of ours is kept as it stands, in ignorable events of
 // types dsh/....
 //
+// The reference system records no event when its configuration is changed. A header that departs from the one before says
+// that "dsh" changed these fields.
+//
 // How images were shown is not in the reference system's log. It is derived from the recorded uploads beside it, see
 // [Config.Translate].
 //

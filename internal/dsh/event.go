@@ -284,7 +284,11 @@ func (t *translator) header(r *row) error {
 	if !owed {
 		return nil
 	}
-	_, err = t.plain(&events.RequestHeader{Header: eh, Reason: reason})
+	b := &events.RequestHeader{Header: eh, Reason: reason}
+	if fields := t.state.Departures(b); len(fields) > 0 { // the reference system does not record who changed what
+		b.ChangedBy = []events.ConfigChange{{Extension: worker, Fields: fields}}
+	}
+	_, err = t.plain(b)
 	return err
 }
 

@@ -208,6 +208,35 @@ func TestImportSession(t *testing.T) {
 	}
 }
 
+// TestChangedBy names the reference system for what changed between two headers of a process, and for nothing else.
+func TestChangedBy(t *testing.T) {
+	t.Parallel()
+	l, _ := shapeSwitch()
+	l.stepEnd()
+	l.stepStart()
+	header := `{"header":{"config":{"provider":"other","model":"x","reasoningEffort":"off","temperature":0.5,"stop":["."]},"system":"More."},"reason":%q}`
+	l.row("request/header", fmt.Sprintf(header, "change"), "")
+	l.reply("third")
+	l.stepEnd()
+	l.stepStart()
+	l.row("request/header", fmt.Sprintf(strings.Replace(header, `"x"`, `"y"`, 1), "resume"), "") // another process's own choice
+	l.reply("fourth")
+	s, err := dsh.Translate(strings.NewReader(l.text()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for i := range s.Events {
+		if b, ok := s.Events[i].Body.(*events.RequestHeader); ok {
+			got = append(got, fmt.Sprint(b.Reason, b.ChangedBy))
+		}
+	}
+	want := []string{"initial[]", "change[{dsh [provider model reasoningEffort maxTokens temperature stop]}]", "change[]", "resume[]"}
+	if !slices.Equal(got, want) {
+		t.Errorf("headers %q, want %q", got, want)
+	}
+}
+
 // TestOpenEnds shows what is open where a log ends, for whoever goes on.
 func TestOpenEnds(t *testing.T) {
 	t.Parallel()

@@ -30,9 +30,10 @@ const maxFileID = 256
 
 // Upload is a file to be kept by the provider.
 type Upload struct {
-	Name      string // a file name without directories, for the provider's listings
-	MediaType string // such as image/png
-	Data      []byte // not empty; read only
+	Session   events.ID // that it is for; empty: for none. A file is not an event's, so it names no sequence
+	Name      string    // a file name without directories, for the provider's listings
+	MediaType string    // such as image/png
+	Data      []byte    // not empty; read only
 }
 
 // FileID names an uploaded file in requests.
@@ -129,6 +130,9 @@ func (d *deepSeek) sendFile(ctx context.Context, file Upload) (*http.Response, e
 	req.ContentLength = int64(len(head)) + int64(len(file.Data)) + int64(len(tail))
 	req.Header.Set("Content-Type", kind)
 	req.Header.Set("Accept", "application/json")
+	if file.Session != "" {
+		req.Header.Set(HeaderSession, string(file.Session))
+	}
 	return d.do(req)
 }
 

@@ -66,7 +66,8 @@ func readForm(t *testing.T, contentType string, body []byte) []formField {
 }
 
 func TestUpload(t *testing.T) {
-	file := Upload{Name: `a "quoted" name.png`, MediaType: "image/png", Data: bytes.Repeat([]byte("\x00\r\n--\xff"), 50_000)}
+	const session = "01JDXQ0000000000000000000A"
+	file := Upload{Session: session, Name: `a "quoted" name.png`, MediaType: "image/png", Data: bytes.Repeat([]byte("\x00\r\n--\xff"), 50_000)}
 	url := serve(t, func(w http.ResponseWriter, r *http.Request) {
 		body, err := io.ReadAll(r.Body)
 		if err != nil || r.Method != http.MethodPost || r.URL.Path != "/v1/files" || r.ContentLength != int64(len(body)) || r.TransferEncoding != nil {
@@ -74,6 +75,9 @@ func TestUpload(t *testing.T) {
 		}
 		if got := r.Header.Get("Authorization"); got != "Bearer "+testKey {
 			t.Errorf("Authorization %q", got)
+		}
+		if got := r.Header.Values(HeaderSession); len(got) != 1 || got[0] != session || len(r.Header.Values(HeaderSeq)) != 0 {
+			t.Errorf("session %q, sequence %q", got, r.Header.Values(HeaderSeq))
 		}
 		want := []formField{
 			{"purpose", "", "", "user_data"},

@@ -110,16 +110,9 @@ func ask[T any](ctx context.Context, l *loop, f func(context.Context) (T, error)
 // header binds the next call of the loop to an adapter, which it returns too, and records the header and the context that
 // it owes. A route that nobody serves fails as a call would: what was wanted stands in the log.
 func (l *loop) header(ctx context.Context, turn, step int64) (provider.Adapter, *provider.Prepared, error) {
-	proposed := l.state.ConfigSeed(l.cfg.Defaults)
-	for _, x := range l.cfg.Extensions.CallConfig {
-		seed := proposed
-		seed.Stop = append([]string(nil), proposed.Stop...)
-		at := l.point(turn, step)
-		next, err := ask(ctx, l, func(ctx context.Context) (events.Config, error) { return x.CallConfig(ctx, at, seed) })
-		if err != nil {
-			return nil, nil, extensionError(x, err)
-		}
-		proposed = next
+	proposed, changes, err := l.propose(ctx, turn, step)
+	if err != nil {
+		return nil, nil, err
 	}
 	if proposed.Provider == "" || proposed.Model == "" {
 		return nil, nil, &provider.Error{Failure: events.Failure{
@@ -130,7 +123,7 @@ func (l *loop) header(ctx context.Context, turn, step int64) (provider.Adapter, 
 	}
 	adapter, _, ok := l.cfg.Routes.Lookup(proposed.Provider)
 	if !ok {
-		if err := l.recordHeader(ctx, events.Header{Config: proposed}, 0); err != nil {
+		if err := l.recordHeader(ctx, &events.RequestHeader{Header: events.Header{Config: proposed}, ChangedBy: changes}, 0); err != nil {
 			return nil, nil, err
 		}
 		return nil, nil, &provider.Error{Failure: events.Failure{
@@ -142,15 +135,57 @@ func (l *loop) header(ctx context.Context, turn, step int64) (provider.Adapter, 
 	if ended := ctx.Err(); err != nil && ended != nil {
 		return nil, nil, fmt.Errorf("%w: %w", errStopping, ended)
 	}
+	if err == nil {
+		err = onlyFilledIn(proposed, prepared)
+	}
 	if err != nil {
 		return nil, nil, err
 	}
 	l.policy, l.prepared = prepared.RetryPolicy(), true
-	return adapter, prepared, l.recordHeader(ctx, events.Header{Config: prepared.Config(), AdapterDefaults: prepared.Defaults()}, prepared.ContextWindow())
+	h := events.Header{Config: prepared.Config(), AdapterDefaults: prepared.Defaults()}
+	return adapter, prepared, l.recordHeader(ctx, &events.RequestHeader{Header: h, ChangedBy: changes}, prepared.ContextWindow())
+}
+
+// propose asks the extensions about the configuration that the log gives, and returns theirs and who changed what.
+func (l *loop) propose(ctx context.Context, turn, step int64) (proposed events.Config, changes []events.ConfigChange, err error) {
+	proposed = l.state.ConfigSeed(l.cfg.Defaults)
+	for _, x := range l.cfg.Extensions.CallConfig {
+		seed := proposed
+		seed.Stop = append([]string(nil), proposed.Stop...)
+		at := l.point(turn, step)
+		next, err := ask(ctx, l, func(ctx context.Context) (events.Config, error) { return x.CallConfig(ctx, at, seed) })
+		if err != nil {
+			return proposed, nil, extensionError(x, err)
+		}
+		if fields := proposed.Diff(next); len(fields) > 0 {
+			changes = append(changes, events.ConfigChange{Extension: x.Name(), Fields: fields})
+		}
+		proposed = next
+	}
+	return proposed, changes, nil
+}
+
+// onlyFilledIn refuses a call of an adapter that changed what was proposed to it: the log would not say who did.
+func onlyFilledIn(proposed events.Config, prepared *provider.Prepared) error {
+	c, filled := prepared.Config(), prepared.Defaults()
+	if filled.ReasoningEffort && proposed.ReasoningEffort == "" {
+		c.ReasoningEffort = ""
+	}
+	if filled.MaxTokens && proposed.MaxTokens == 0 {
+		c.MaxTokens = 0
+	}
+	if fields := proposed.Diff(c); len(fields) > 0 {
+		return &provider.Error{Failure: events.Failure{
+			Code:    events.FailurePrepared,
+			Message: fmt.Sprintf("the adapter of provider %q has changed %s of the configuration, which it may only fill in", proposed.Provider, fields[0]),
+		}}
+	}
+	return nil
 }
 
 // recordHeader completes the header and appends it and the request's context when they are owed.
-func (l *loop) recordHeader(ctx context.Context, h events.Header, window int64) error {
+func (l *loop) recordHeader(ctx context.Context, b *events.RequestHeader, window int64) error {
+	h := &b.Header
 	options, err := l.externalise(ctx, l.cfg.Defaults.Merge(l.state.Options()), l.cfg.InlineMax)
 	if err != nil {
 		return err
@@ -166,8 +201,10 @@ func (l *loop) recordHeader(ctx context.Context, h events.Header, window int64) 
 	} else if h.ToolsObject, err = objects.Put(ctx, l.cfg.Objects, events.ToolsMediaType, raw); err != nil {
 		return err
 	}
-	if reason, owed := l.state.HeaderOwed(&h); owed {
-		if err := l.put(ctx, &events.RequestHeader{Header: h, Reason: reason}); err != nil {
+	reason, owed := l.state.HeaderOwed(h)
+	if owed {
+		b.Reason = reason
+		if err := l.put(ctx, b); err != nil {
 			return err
 		}
 	}

@@ -85,7 +85,7 @@ type CallConfig interface {
 	Named
 	// CallConfig returns the configuration in the place of seed, which it returns as it is to change nothing. Messages
 	// are none of its business. The first extension gets the seed that the log gives, each other one what the one
-	// before returned.
+	// before returned. The header in the log names each extension and the fields that it changed.
 	CallConfig(ctx context.Context, at Point, seed events.Config) (events.Config, error)
 }
 

@@ -156,7 +156,7 @@ func TestExtensionErrors(t *testing.T) {
 	}
 }
 
-// TestCallConfig hands the seed on from one to the next; what they propose stands in the header.
+// TestCallConfig hands the seed on from one to the next; what they propose stands in the header, and who changed what.
 func TestCallConfig(t *testing.T) {
 	r := newRig(t, chatty())
 	var seeds []events.Config
@@ -184,6 +184,45 @@ func TestCallConfig(t *testing.T) {
 	)
 	if len(seeds) != 2 || seeds[0].MaxTokens != 0 || seeds[1].MaxTokens != 0 || seeds[1].ReasoningEffort != "low" {
 		t.Errorf("seeds %+v", seeds)
+	}
+	want := []events.ConfigChange{{Extension: "effort", Fields: []events.ConfigField{events.ConfigReasoningEffort, events.ConfigStop}}}
+	if diff := cmp.Diff(want, k.headers()[0].ChangedBy); diff != "" {
+		t.Error(diff)
+	}
+}
+
+// TestCallConfigUndoes records once that an extension undoes what the session was configured to, though no field of the
+// header differs, and nothing when it leaves alone what it finds.
+func TestCallConfigUndoes(t *testing.T) {
+	r := newRig(t, chatty())
+	r.cfg.Extensions.CallConfig = []CallConfig{
+		&guard{name: "quiet", config: func(c events.Config) (events.Config, error) { return c, nil }},
+		&guard{name: "pin", config: func(c events.Config) (events.Config, error) {
+			c.Model = "deepseek-chat"
+			return c, nil
+		}},
+	}
+	k := r.talk()
+	k.prompt("one")
+	k.configure(events.Options{Model: "other"})
+	k.prompt("two")
+	k.prompt("three")
+	k.configure(events.Options{Model: "deepseek-chat"})
+	k.prompt("four")
+	k.rest()
+	k.want(
+		"turn 1", "step 1", "prompt one", "header initial high", "call loop 1", "answer stop Fine.", "step end", "turn end completed",
+		"configured", "turn 2", "step 1", "prompt two", "header change high", "call loop 1", "answer stop Fine.", "step end", "turn end completed",
+		"turn 3", "step 1", "prompt three", "call loop 1", "answer stop Fine.", "step end", "turn end completed",
+		"configured", "turn 4", "step 1", "prompt four", "call loop 1", "answer stop Fine.", "step end", "turn end completed",
+	)
+	h := k.headers()
+	if !h[0].Header.Equal(&h[1].Header) {
+		t.Errorf("the headers differ:\n%s", cmp.Diff(h[0].Header, h[1].Header))
+	}
+	want := [][]events.ConfigChange{nil, {{Extension: "pin", Fields: []events.ConfigField{events.ConfigModel}}}}
+	if diff := cmp.Diff(want, [][]events.ConfigChange{h[0].ChangedBy, h[1].ChangedBy}); diff != "" {
+		t.Error(diff)
 	}
 }
 

@@ -124,6 +124,75 @@ func TestNoModel(t *testing.T) {
 	}
 }
 
+// willful changes what is proposed to it.
+type willful struct {
+	provider.Adapter
+	change func(*events.Config)
+}
+
+func (w willful) Prepare(ctx context.Context, proposed events.Config) (*provider.Prepared, error) {
+	w.change(&proposed)
+	return w.Adapter.Prepare(ctx, proposed)
+}
+
+// TestOnlyFilledIn makes no call with what an adapter has changed, and records no header: the log would not say who did.
+func TestOnlyFilledIn(t *testing.T) {
+	for name, change := range map[string]func(*events.Config){
+		"another model":            func(c *events.Config) { c.Model = "other" },
+		"an effort not marked":     func(c *events.Config) { c.ReasoningEffort = "low" },
+		"what was set, dropped":    func(c *events.Config) { c.Temperature = "" },
+		"tokens dropped, refilled": func(c *events.Config) { c.MaxTokens = 0 },
+	} {
+		r := newRig(t, chatty())
+		r.cfg.Defaults.Temperature, r.cfg.Defaults.MaxTokens = "0.5", 77
+		adapter, _, _ := r.cfg.Routes.Lookup(provider.KindDeepSeek)
+		r.cfg.Routes.Set(provider.KindDeepSeek, willful{adapter, change})
+		k := r.talk()
+		k.prompt("one")
+		k.rest()
+		k.want("turn 1", "step 1", "prompt one", "step end", "turn end error INVALID_PREPARED_CALL")
+		if t.Failed() {
+			t.Fatal(name)
+		}
+	}
+}
+
+// TestSessionOptions gives each option of a session to its header, those of the prompt too, inline or in an object.
+func TestSessionOptions(t *testing.T) {
+	r := newRig(t, chatty())
+	r.cfg.InlineMax = 256
+	r.use(&fake{name: "note"}, &fake{name: "draw"})
+	k := r.talk()
+	k.prompt("one")
+	for _, o := range []events.Options{
+		{ReasoningEffort: "low", MaxTokens: 9, Temperature: "1", Stop: []string{"END"}},
+		{System: "Be brief.", Tools: []string{"note"}},
+		{System: strings.Repeat("Be long. ", 40)},
+		{Tools: []string{"nothing"}},
+	} {
+		k.configure(o)
+		k.prompt("again")
+	}
+	k.rest()
+	headers := k.headers()
+	if len(headers) != 5 {
+		t.Fatalf("%d headers", len(headers))
+	}
+	for i := range headers {
+		if len(headers[i].ChangedBy) > 0 {
+			t.Errorf("header %d was changed by %v", i, headers[i].ChangedBy)
+		}
+	}
+	last := headers[4].Header
+	want := events.Config{Provider: provider.KindDeepSeek, Model: "deepseek-chat", ReasoningEffort: "low", MaxTokens: 9, Temperature: "1", Stop: []string{"END"}}
+	if !last.Config.Equal(want) || last.System != "" || last.SystemObject.Bytes != 360 || len(last.Tools) > 0 {
+		t.Errorf("header %+v", last)
+	}
+	if h := headers[2].Header; h.System != "Be brief." || len(h.Tools) != 1 || h.Tools[0].Name != "note" {
+		t.Errorf("header %+v", h)
+	}
+}
+
 // counting counts what is prepared, and by which generation it is sent.
 type counting struct {
 	provider.Adapter

@@ -167,7 +167,7 @@ func (l *loop) show(ctx context.Context, b *events.Block, prepared *provider.Pre
 	if files && prepared.Files() {
 		file, err := ask(ctx, l, func(ctx context.Context) (provider.FileID, error) {
 			return prepared.Uploader().Upload(ctx, provider.Upload{
-				Name: imageName(b.Object.Digest, sentInfo.MediaType), MediaType: sentInfo.MediaType, Data: sent,
+				Session: l.id, Name: imageName(b.Object.Digest, sentInfo.MediaType), MediaType: sentInfo.MediaType, Data: sent,
 			})
 		})
 		if err == nil {

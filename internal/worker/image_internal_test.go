@@ -383,6 +383,7 @@ func TestImageRemediesOnce(t *testing.T) {
 		)
 		names := []string{"filed", "filed", "filed", second}
 		g := &guard{
+			name: "x",
 			config: func(seed events.Config) (events.Config, error) {
 				seed.Model, names = names[0], names[1:]
 				return seed, nil

@@ -24,8 +24,9 @@ func (r HeaderReason) valid() bool {
 
 // RequestHeader records a full snapshot of a request's header.
 type RequestHeader struct {
-	Header Header
-	Reason HeaderReason
+	Header    Header
+	Reason    HeaderReason
+	ChangedBy []ConfigChange // in the order in which the extensions were asked; no two of one extension; nil: none changed anything
 }
 
 // Type returns [TypeRequestHeader].
@@ -38,6 +39,7 @@ func (b *RequestHeader) fields(w *wire) {
 		w.fail(ErrLegacy, "header reason %q", headerFallback)
 	}
 	enum(w, "reason", &b.Reason)
+	changesFields(w, &b.ChangedBy)
 }
 
 // hasPrefix reports whether s comes next. Reading only; false when writing.

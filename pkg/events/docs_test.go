@@ -68,7 +68,7 @@ func TestFormatPageNamesEveryWord(t *testing.T) {
 	page := readPage(t)
 	for _, prefix := range []string{
 		"Type", "Block", "Chunk", "Source", "Role", "Finish", "Claim", "Turn", "Header", "Purpose", "Compaction", "Input",
-		"Delivery", "Image", "Tool", "Failure", "TextMediaType", "typeHeaderDelta", "headerFallback",
+		"Delivery", "Image", "Tool", "Failure", "Config", "TextMediaType", "typeHeaderDelta", "headerFallback",
 	} {
 		for _, v := range append(constants(t, prefix), events.ImageMediaTypes()...) {
 			if v != "" && !bytes.Contains(page, []byte("`"+v+"`")) {

@@ -19,7 +19,7 @@ func Encode(e *Event) ([]byte, error) {
 	if len(w.out) > MaxEventBytes {
 		return nil, fmt.Errorf("encode %s event %d: %w: %d bytes, at most %d", e.Type(), e.Seq, ErrTooLarge, len(w.out), MaxEventBytes)
 	}
-	e.hash, e.sealed = HashPayload(w.out), true
+	e.hash, e.sealed, e.withheld = HashPayload(w.out), true, false
 	return w.out, nil
 }
 

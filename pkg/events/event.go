@@ -60,8 +60,9 @@ type Event struct {
 	Sources   []uint64 // earlier events that this one derives from, each once
 	Ignorable bool     // a reader that does not know the type may skip the event
 
-	hash   Hash
-	sealed bool
+	hash     Hash
+	sealed   bool
+	withheld bool
 }
 
 // Type returns the type of the event's body.
@@ -70,6 +71,14 @@ func (e *Event) Type() Type { return e.Body.Type() }
 // Hash returns the chain hash of the event's canonical payload, and whether the event has one: it came from
 // [Decode] or went through [Encode] and was not given back changed.
 func (e *Event) Hash() (Hash, bool) { return e.hash, e.sealed }
+
+// StandFor makes e, which was decoded from a payload without the content, stand for the stored payload that hashes to
+// stored: a chain goes on over that hash. That e has the structure of the stored event is the word of whoever took the
+// content out.
+func (e *Event) StandFor(stored Hash) { e.hash, e.sealed, e.withheld = stored, true, true }
+
+// Withheld reports whether e stands for a stored payload that is not at hand: see [Event.StandFor].
+func (e *Event) Withheld() bool { return e.withheld }
 
 func (e *Event) fields(w *wire) {
 	w.open()

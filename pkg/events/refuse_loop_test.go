@@ -144,6 +144,40 @@ func TestDecodeRefusesAuxiliary(t *testing.T) {
 	}
 }
 
+func TestDecodeRefusesChanges(t *testing.T) {
+	header := func(rest string) string {
+		return data("request/header", `{"header":{"config":{"provider":"p","model":"m"}},"reason":"initial"`+rest+`}`)
+	}
+	changed := func(s string) string { return header(`,"changedBy":[` + s + `]`) }
+	const one, other = `{"extension":"x","fields":["model"]}`, `{"extension":"y","fields":["provider","model","reasoningEffort","maxTokens","temperature","stop"]}`
+	for _, p := range []string{header(``), changed(one), changed(one + `,` + other)} {
+		if !canonicalOrRefused(t, []byte(p)) {
+			t.Errorf("refused: %s", p)
+		}
+	}
+	for name, c := range map[string]struct {
+		payload string
+		want    error
+	}{
+		"none":                {changed(``), events.ErrSyntax},
+		"null":                {header(`,"changedBy":null`), events.ErrSyntax},
+		"before the reason":   {data("request/header", `{"header":{"config":{"provider":"p","model":"m"}},"changedBy":[`+one+`],"reason":"initial"}`), events.ErrSyntax},
+		"no name":             {changed(`{"extension":"","fields":["model"]}`), events.ErrInvalid},
+		"no extension":        {changed(`{"fields":["model"]}`), events.ErrSyntax},
+		"no fields":           {changed(`{"extension":"x","fields":[]}`), events.ErrInvalid},
+		"fields missing":      {changed(`{"extension":"x"}`), events.ErrSyntax},
+		"another field":       {changed(`{"extension":"x","fields":["model"],"why":""}`), events.ErrSyntax},
+		"an unknown field":    {changed(`{"extension":"x","fields":["system"]}`), events.ErrInvalid},
+		"a field of no name":  {changed(`{"extension":"x","fields":[""]}`), events.ErrInvalid},
+		"a field twice":       {changed(`{"extension":"x","fields":["model","model"]}`), events.ErrInvalid},
+		"fields out of order": {changed(`{"extension":"x","fields":["model","provider"]}`), events.ErrInvalid},
+		"an extension twice":  {changed(one + `,` + one), events.ErrInvalid},
+		"twice, then syntax":  {header(`,"changedBy":[` + one + `,` + one + `],"y":1`), events.ErrInvalid},
+	} {
+		t.Run(name, func(t *testing.T) { checkRefused(t, c.payload, c.want) })
+	}
+}
+
 // TestDecodeNamesTheFirstFault has payloads with a fault that comes earlier and one that comes later. What is judged when
 // an object has been read gives way to what its fields say.
 func TestDecodeNamesTheFirstFault(t *testing.T) {

@@ -350,6 +350,7 @@ func TestEncodeRefuses(t *testing.T) {
 		"negative time":    {events.Event{Seq: 1, ID: sampleID, Time: -1, Body: &events.TurnStart{Turn: 1}}, events.ErrInvalid},
 		"header delta":     {events.Event{Seq: 1, ID: sampleID, Ignorable: true, Body: &events.Unknown{Name: "request/header-delta", Data: `{}`}}, events.ErrLegacy},
 		"reason fallback":  {events.Event{Seq: 1, ID: sampleID, Body: &events.RequestHeader{Header: sampleHeader(), Reason: "fallback"}}, events.ErrLegacy},
+		"change of what":   {events.Event{Seq: 1, ID: sampleID, Body: &events.RequestHeader{Header: sampleHeader(), Reason: events.HeaderChange, ChangedBy: []events.ConfigChange{{Extension: "x"}}}}, events.ErrInvalid},
 		"unknown required": {events.Event{Seq: 1, ID: sampleID, Body: &events.Unknown{Name: "vendor/new", Data: `{}`}}, events.ErrUnknownType},
 		"unknown known":    {events.Event{Seq: 1, ID: sampleID, Ignorable: true, Body: &events.Unknown{Name: events.TypeTurnStart, Data: `{"turn":1}`}}, events.ErrInvalid},
 		"unknown bad data": {events.Event{Seq: 1, ID: sampleID, Ignorable: true, Body: &events.Unknown{Name: "vendor/new", Data: `{} `}}, events.ErrInvalid},

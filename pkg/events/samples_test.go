@@ -44,7 +44,13 @@ func variants(tb testing.TB) map[string]events.Event {
 		Body: events.BodyDigest{Bytes: 640, SHA256: events.HashPayload([]byte("body"))},
 	}}
 	failed := events.Event{Body: &events.LLMFailed{Attempt: 1, Failure: events.Failure{Code: events.FailureCancelled}}}
-	out := map[string]events.Event{"tool-result-replace": replace, "llm-stream-auxiliary": auxiliary, "llm-failed-auxiliary": failed}
+	changed := events.Event{Body: &events.RequestHeader{Header: sampleHeader(), Reason: events.HeaderChange, ChangedBy: []events.ConfigChange{
+		{Extension: "router", Fields: []events.ConfigField{events.ConfigProvider, events.ConfigModel, events.ConfigStop}},
+		{Extension: "a \"budget\"", Fields: []events.ConfigField{events.ConfigReasoningEffort, events.ConfigMaxTokens, events.ConfigTemperature}},
+	}}}
+	out := map[string]events.Event{
+		"tool-result-replace": replace, "llm-stream-auxiliary": auxiliary, "llm-failed-auxiliary": failed, "request-header-changed": changed,
+	}
 	for name, e := range out {
 		seal(tb, &e, 40)
 		out[name] = e

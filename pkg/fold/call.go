@@ -131,6 +131,8 @@ func (s *State) sameRequest(e *events.Event, b *events.LLMStream) error {
 		return s.refuse(e, RuleHeader, "the loop instance of event %d has recorded no header", s.claimSeq)
 	case b.Header != s.headerSeq:
 		return s.refuse(e, RuleStream, "header %d, but %d is in force", b.Header, s.headerSeq)
+	case s.outdated():
+		return s.refuse(e, RuleConfig, "the options were set by event %d, and the header of event %d does not follow them", s.optionsSeq, s.headerSeq)
 	case b.Surface != position:
 		return s.refuse(e, RuleStream, "surface %+v, but it stands at %+v", b.Surface, position)
 	}

@@ -32,6 +32,7 @@ const (
 	RuleStep        Rule = "step"        // steps count from 1 in their turn, one at a time
 	RuleMessage     Rule = "message"     // user messages enter before the step's first model call
 	RuleHeader      Rule = "header"      // a header has the reason that fits, and a change changes something
+	RuleConfig      Rule = "config"      // a header has what the options and the header before it give, or says who changed it
 	RuleContext     Rule = "context"     // a request context fits the header and differs from the one before
 	RuleImages      Rule = "images"      // how an image is shown is recorded where it changes
 	RuleStream      Rule = "stream"      // llm/stream names the header, the surface, the attempt and the objects in force

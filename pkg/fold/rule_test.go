@@ -113,7 +113,7 @@ type ruleCase struct {
 }
 
 func TestRules(t *testing.T) {
-	cases := slices.Concat(placeCases(), turnCases(), requestCases(), callCases(), toolCases(), surfaceCases(),
+	cases := slices.Concat(placeCases(), turnCases(), requestCases(), configCases(), promptCases(), callCases(), toolCases(), surfaceCases(),
 		inputCases(), cancelCases(), owedCases(), imageCases(), auxiliaryCases(), compactionCases(), summaryCases(), unsupportedCases())
 	provoked := make(map[fold.Rule]bool)
 	for _, tt := range cases {
@@ -296,7 +296,7 @@ func TestPermitted(t *testing.T) {
 		}},
 		{"a changed header for another attempt", func() error {
 			h := foldtest.Header()
-			h.Config.MaxTokens = 99
+			h.Config.MaxTokens, h.AdapterDefaults.MaxTokens = 99, true
 			return failed().Try(&events.RequestHeader{Header: h, Reason: events.HeaderChange})
 		}},
 		{"a region whose start is numerically larger", func() error {

@@ -65,7 +65,10 @@ type State struct {
 	requested    events.SurfacePosition // of the loop's last llm/stream
 	requestedSeq uint64
 
-	seedHead events.Hash // what the copied events of a fork add up to so far, chained as in the parent
+	seedHead     events.Hash // what the copied events of a fork add up to so far, chained as in the parent
+	seedWithheld bool        // the content of one of them is withheld, so that seedHead is not known
+
+	withheld bool // there is an event whose content is withheld: a text may be a commitment
 }
 
 // modelCall is a model call that has neither an answer nor a failure yet.
@@ -154,13 +157,15 @@ func (s *State) Header() (events.Header, uint64) {
 
 // HeaderOwed returns whether the current loop instance must record header before its next request, and with which
 // reason: the log's first is initial, an instance's first is resume, one that differs from the folded one is change.
+// One that is equal is a change too when the options were set since and do not give it: then an extension undoes what
+// they ask for, and that has to be recorded.
 func (s *State) HeaderOwed(header *events.Header) (reason events.HeaderReason, owed bool) {
 	switch {
 	case s.header == nil:
 		return events.HeaderInitial, true
 	case !s.headerInstance:
 		return events.HeaderResume, true
-	case !s.header.Equal(header):
+	case !s.header.Equal(header) || s.outdated():
 		return events.HeaderChange, true
 	}
 	return "", false
@@ -269,6 +274,7 @@ func (s *State) apply(e *events.Event) error {
 	case s.seq > 0 && s.claimSeq == 0 && e.Type() != events.TypeLoopClaimed:
 		return s.refuse(e, RuleClaim, "nobody has claimed the session")
 	}
+	s.withheld = s.withheld || e.Withheld()
 	if err := s.applyBody(e); err != nil {
 		return err
 	}
@@ -314,7 +320,7 @@ func (s *State) checkSeed(e *events.Event) error {
 	}
 	if e.Seq == 1 {
 		s.seedHead = p.First
-	} else {
+	} else if s.seedWithheld = s.seedWithheld || e.Withheld(); !s.seedWithheld {
 		c := events.Event{
 			Seq: e.Seq, ID: e.ID, Time: e.Time, Prev: s.seedHead, Body: e.Body, Surface: e.Surface, Sources: e.Sources, Ignorable: e.Ignorable,
 		}
@@ -324,7 +330,7 @@ func (s *State) checkSeed(e *events.Event) error {
 		}
 		s.seedHead = events.HashPayload(payload)
 	}
-	if copied == n && (s.seedHead != p.Chain || p.Seq != e.Seq) {
+	if copied == n && (s.seedHead != p.Chain && !s.seedWithheld || p.Seq != e.Seq) {
 		return s.refuse(e, RuleSeed, "what was copied is not the log of session %s up to event %d", p.ID, p.Seq)
 	}
 	return nil

@@ -165,6 +165,9 @@ func (s *State) applyHeader(e *events.Event, b *events.RequestHeader) error {
 	if reason != b.Reason {
 		return s.refuse(e, RuleHeader, "reason %q where %q belongs", b.Reason, reason)
 	}
+	if err := s.checkConfig(e, b); err != nil {
+		return err
+	}
 	s.header, s.headerSeq, s.headerInstance = &b.Header, e.Seq, true
 	s.refs.add(b.Header.Refs(nil))
 	return nil

@@ -199,7 +199,12 @@ func llmBodies() map[events.Type]func(*rapid.T) events.Body {
 	return map[events.Type]func(*rapid.T) events.Body{
 		events.TypeRequestHeader: func(t *rapid.T) events.Body {
 			reasons := []events.HeaderReason{events.HeaderInitial, events.HeaderResume, events.HeaderChange}
-			return &events.RequestHeader{Header: Header().Draw(t, "header"), Reason: rapid.SampledFrom(reasons).Draw(t, "reason")}
+			name := func(c events.ConfigChange) string { return c.Extension }
+			b := &events.RequestHeader{Header: Header().Draw(t, "header"), Reason: rapid.SampledFrom(reasons).Draw(t, "reason")}
+			if rapid.Bool().Draw(t, "changed") {
+				b.ChangedBy = rapid.SliceOfNDistinct(ConfigChange(), 1, 3, name).Draw(t, "changedBy")
+			}
+			return b
 		},
 		events.TypeRequestContext: func(t *rapid.T) events.Body {
 			return &events.RequestContext{

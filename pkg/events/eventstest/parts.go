@@ -38,6 +38,22 @@ func Config() *rapid.Generator[events.Config] {
 	})
 }
 
+// ConfigChange generates a change of a configuration by an extension.
+func ConfigChange() *rapid.Generator[events.ConfigChange] {
+	return rapid.Custom(func(t *rapid.T) events.ConfigChange {
+		c := events.ConfigChange{Extension: NonEmptyText().Draw(t, "extension")}
+		for _, f := range events.ConfigFields() {
+			if rapid.Bool().Draw(t, string(f)) {
+				c.Fields = append(c.Fields, f)
+			}
+		}
+		if len(c.Fields) == 0 {
+			c.Fields = []events.ConfigField{events.ConfigModel}
+		}
+		return c
+	})
+}
+
 // Tool generates a tool's schema.
 func Tool() *rapid.Generator[events.Tool] {
 	return rapid.Custom(func(t *rapid.T) events.Tool {

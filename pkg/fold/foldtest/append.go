@@ -6,6 +6,7 @@ import (
 
 	"github.com/refold-dev/refold/pkg/events"
 	"github.com/refold-dev/refold/pkg/fold"
+	"github.com/refold-dev/refold/pkg/objects"
 )
 
 // The methods below append the next event of their kind, filled in from the fold, and return its sequence.
@@ -174,13 +175,36 @@ func textBlocks(texts []string) []events.Block {
 	return blocks
 }
 
-// Header appends request/header with the reason that fits, when one is owed for h; otherwise it returns 0.
+// Header appends request/header with the reason that fits, when one is owed for h; otherwise it returns 0. The system
+// prompt and the tools are those of h unless the session's options set others. Where the configuration departs from what
+// the log gives, the extension "test" has changed it.
 func (l *Log) Header(h events.Header) uint64 {
+	l.prompt(&h)
 	reason, owed := l.State.HeaderOwed(&h)
 	if !owed {
 		return 0
 	}
-	return l.Append(&events.RequestHeader{Header: h, Reason: reason})
+	b := &events.RequestHeader{Header: h, Reason: reason}
+	if fields := l.State.Departures(b); len(fields) > 0 {
+		b.ChangedBy = []events.ConfigChange{{Extension: "test", Fields: fields}}
+	}
+	return l.Append(b)
+}
+
+// prompt gives the header the system prompt and the tools that the session's options set. What is in an object stays there.
+func (l *Log) prompt(h *events.Header) {
+	o := l.State.Options()
+	if system := o.SystemObject; o.System != "" || system != (objects.Ref{}) {
+		if h.SystemObject != (objects.Ref{}) && o.System != "" {
+			system = l.Object([]byte(o.System), events.TextMediaType)
+		}
+		if h.System, h.SystemObject = o.System, system; system != (objects.Ref{}) {
+			h.System = ""
+		}
+	}
+	if len(o.Tools) > 0 {
+		h.Tools = slices.DeleteFunc(slices.Clone(h.Tools), func(tool events.Tool) bool { return !slices.Contains(o.Tools, tool.Name) })
+	}
 }
 
 // Context appends request/context for the header in force, when it differs from the last one; otherwise it returns 0.

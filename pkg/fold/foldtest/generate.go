@@ -32,7 +32,7 @@ func GenerateLog(t *rapid.T, o Options) *Log {
 	}
 	g := &generator{t: t, o: o, Log: New()}
 	g.Body = o.Body
-	g.next = Header()
+	g.next, g.worker = Header(), events.Options{Provider: "deepseek", Model: "deepseek-chat"}
 	g.session()
 	return g.Log
 }
@@ -44,7 +44,10 @@ type generator struct {
 
 	t       *rapid.T
 	o       Options
-	next    events.Header  // the header that the next request wants
+	next    events.Header  // the header that the next request wants, apart from what the session's options say
+	worker  events.Options // the worker's own options
+	fills   [2]bool        // whether the adapter fills in the effort and the tokens
+	changes bool           // whether an extension changes the configuration to that of next
 	calls   int            // tool calls made so far, for their ids
 	waiting []events.Claim // inputs that nothing has claimed yet and that came before the last one claimed
 }
@@ -132,6 +135,14 @@ func (g *generator) options() events.Options {
 	}
 	if g.one(4, "options: stop") {
 		o.Stop = []string{"END", Text().Draw(g.t, "stop")}
+	}
+	switch g.upTo(7, "options: prompt") {
+	case 0:
+		o.System = "Be brief."
+	case 1:
+		o.SystemObject = g.object().Object
+	case 2:
+		o.Tools = []string{"read", "write"}
 	}
 	return o
 }

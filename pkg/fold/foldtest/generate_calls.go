@@ -9,11 +9,13 @@ import (
 	"github.com/refold-dev/refold/pkg/events"
 )
 
-// header appends a header when one is owed, which it sometimes is because it changed.
+// header appends a header when one is owed, which it sometimes is because it changed. Its configuration is what the log
+// gives, or what an extension makes of it.
 func (g *generator) header() {
 	if g.one(3, "change the header") {
 		h := Header()
 		h.Config.Temperature = events.Number("0." + strconv.Itoa(1+g.upTo(8, "temperature")))
+		g.worker.Temperature = h.Config.Temperature
 		switch g.upTo(3, "header part") {
 		case 0:
 			h.Tools = h.Tools[:g.upTo(1, "tools")]
@@ -28,13 +30,29 @@ func (g *generator) header() {
 		case 3:
 			h.Config.MaxTokens, h.AdapterDefaults.MaxTokens = 8192, true
 		}
-		g.next = h
+		g.next, g.changes = h, g.one(3, "an extension changes it")
+		g.fills = [2]bool{g.one(2, "fill in the effort"), g.one(2, "fill in the tokens")}
 	}
-	g.Header(g.next)
+	h := g.next.Clone()
+	if !g.changes {
+		g.seed(&h)
+	}
+	g.Header(h)
 	if g.one(2, "context") {
 		g.Context(int64(1+g.upTo(1, "window")) << 16)
 	}
 	g.images()
+}
+
+// seed gives the header the configuration that the log gives, with what the adapter fills in.
+func (g *generator) seed(h *events.Header) {
+	h.Config, h.AdapterDefaults = g.State.ConfigSeed(g.worker), events.AdapterDefaults{}
+	if g.fills[0] && h.Config.ReasoningEffort == "" {
+		h.Config.ReasoningEffort, h.AdapterDefaults.ReasoningEffort = "medium", true
+	}
+	if g.fills[1] && h.Config.MaxTokens == 0 {
+		h.Config.MaxTokens, h.AdapterDefaults.MaxTokens = 8192, true
+	}
 }
 
 // model appends the attempts of one step and reports whether the last one gave an answer.

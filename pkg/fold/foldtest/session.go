@@ -13,8 +13,11 @@ import (
 func Session(n int) []events.Event { return SessionLog(n, nil).Events }
 
 // SessionLog is Session for those who need payloads or the fold too, or bodies: nil stands for [NoBody].
-func SessionLog(n int, body BodyFunc) *Log {
-	w := &writer{Log: New(), random: rand.New(rand.NewPCG(1, 2))}
+func SessionLog(n int, body BodyFunc) *Log { return SessionLogOf(SessionID, n, body) }
+
+// SessionLogOf is SessionLog of the session with another ID.
+func SessionLogOf(id events.ID, n int, body BodyFunc) *Log {
+	w := &writer{Log: newLog(id), random: rand.New(rand.NewPCG(1, 2))}
 	w.Body = body
 	w.Begin()
 	for len(w.Events) < n {
