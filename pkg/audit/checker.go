@@ -37,6 +37,8 @@ type CheckerConfig struct {
 	// Actual returns the body that was really sent for the request of the event, if anybody kept it. It serves only to
 	// show where a mismatch starts. Nil: nobody did.
 	Actual func(ctx context.Context, seq uint64) (body []byte, ok bool)
+	// Withheld says which messages come without their content. Nil: all are as they are stored.
+	Withheld *Withheld
 }
 
 // Checker checks the log of one session, message by message. It is not safe for concurrent use.
@@ -46,6 +48,10 @@ type Checker struct {
 	seq    uint64
 	chain  events.Hash
 	broken *Verdict // what broke the log
+	ids    eventIDs // of all events so far
+	calls  calls    // that the log permits
+
+	withheld withheldState
 
 	fork      *fork                    // what the first event says of the parent, nil when there is nothing to look at
 	asking    bool                     // the parent's log gave no answer yet: the first event is to be applied again
@@ -101,10 +107,17 @@ func (c *Checker) Apply(ctx context.Context, m eventlog.Message) (*Verdict, erro
 	if m.Seq != c.seq+1 {
 		return c.breakAt(&m, BrokenChain, RuleSequence, fmt.Sprintf("event %d stands where event %d belongs", m.Seq, c.seq+1)), nil
 	}
-	e, err := m.Event()
+	if v, ok := c.chained(&m); ok {
+		return v, nil
+	}
+	e, err := c.event(&m)
 	if err != nil {
 		result, rule := payloadFault(err)
 		return c.breakAt(&m, result, rule, err.Error()), nil
+	}
+	// The chain is looked at first: where it does not hold, an event was put here that is not the writer's.
+	if e.Prev == c.state.Head() && !c.ids.add(e.ID) {
+		return c.breakAt(&m, InvalidLog, RuleID, fmt.Sprintf("an earlier event has the ID %s too", e.ID)), nil
 	}
 	if err := c.state.Apply(&e); err != nil {
 		result, rule := foldFault(err)
@@ -112,11 +125,16 @@ func (c *Checker) Apply(ctx context.Context, m eventlog.Message) (*Verdict, erro
 	}
 	c.seq = m.Seq
 	c.chain, _ = e.Hash() // a decoded event has one
+	seen := c.verdict(&m, KindWire, c.chain)
+	c.calls.see(&seen, m.Type, e.Body)
 	if b, ok := e.Body.(*events.SessionCreated); ok && b.Parent != (events.Parent{}) && c.cfg.Parents != nil {
 		c.fork = &fork{verdict: c.verdict(&m, KindLog, c.chain), parent: b.Parent}
 	}
 	if m.Seq <= c.cfg.Quiet {
 		return nil, nil
+	}
+	if v := c.seedWithheld(&m, &e); v != nil {
+		return v, nil
 	}
 	switch b := e.Body.(type) {
 	case *events.SessionCreated:
@@ -178,7 +196,7 @@ func (c *Checker) verdict(m *eventlog.Message, kind Kind, chain events.Hash) Ver
 
 // breakAt records that the message breaks the log.
 func (c *Checker) breakAt(m *eventlog.Message, result Result, rule, reason string) *Verdict {
-	v := c.verdict(m, KindLog, events.HashPayload(m.Payload))
+	v := c.verdict(m, KindLog, c.cfg.Withheld.hash(m))
 	if m.Type == events.TypeLLMStream {
 		v.Kind = KindRequest
 		describe(&v, m.Payload)
@@ -189,7 +207,7 @@ func (c *Checker) breakAt(m *eventlog.Message, result Result, rule, reason strin
 // Break records that the log is broken, as v says: the caller knows it from elsewhere. Before the first message the checker
 // goes on behind v.Seq.
 func (c *Checker) Break(v Verdict) {
-	c.broken = &v
+	c.broken, c.calls = &v, calls{copied: c.calls.copied}
 	if c.seq == 0 {
 		c.seq = v.Seq
 	}
@@ -197,13 +215,13 @@ func (c *Checker) Break(v Verdict) {
 
 func (c *Checker) fail(v Verdict, result Result, rule, reason string) *Verdict {
 	v.Result, v.Rule, v.Reason = result, clean(rule, maxName), clean(reason, maxReason)
-	c.broken = &v
+	c.broken, c.calls = &v, calls{copied: c.calls.copied}
 	return &v
 }
 
 // behind returns the verdict on a message behind the one that broke the log.
 func (c *Checker) behind(m *eventlog.Message) *Verdict {
-	c.seq, c.chain = m.Seq, events.HashPayload(m.Payload)
+	c.seq, c.chain = m.Seq, c.cfg.Withheld.hash(m)
 	if m.Type != events.TypeLLMStream {
 		return nil
 	}

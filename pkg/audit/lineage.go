@@ -17,24 +17,39 @@ type Parents func(ctx context.Context, session events.ID, seq uint64) (events.Ha
 // ErrNoEvent is wrapped by the error of a [Parents] when the log is there and holds no event at that sequence.
 var ErrNoEvent = errors.New("no event at that sequence")
 
-// FromLogs looks at the logs of a store.
+// FromLogs looks at the logs of a store. A log that has a method Current(context.Context) error, as a copy that may be behind
+// has, is only said to hold no event when that returned nil before.
 func FromLogs(store eventlog.Store) Parents {
 	return func(ctx context.Context, session events.ID, seq uint64) (events.Hash, error) {
 		log, err := store.Open(ctx, session)
 		if err != nil {
 			return events.Hash{}, err
 		}
-		for m, err := range log.Read(ctx, seq) {
-			switch {
-			case errors.Is(err, eventlog.ErrGap), errors.Is(err, eventlog.ErrCorrupt):
-				return events.Hash{}, fmt.Errorf("%w: %w", ErrNoEvent, err)
-			case err != nil:
-				return events.Hash{}, err
+		hash, err := hashAt(ctx, log, session, seq)
+		if l, ok := log.(interface {
+			Current(ctx context.Context) error
+		}); ok && errors.Is(err, ErrNoEvent) {
+			if behind := l.Current(ctx); behind != nil {
+				return events.Hash{}, behind
 			}
-			return events.HashPayload(m.Payload), nil
+			return hashAt(ctx, log, session, seq)
 		}
-		return events.Hash{}, fmt.Errorf("session %s: %w: the log ends before event %d", session, ErrNoEvent, seq)
+		return hash, err
 	}
+}
+
+// hashAt returns the hash of the payload at a sequence of the session's log, as [Parents] does.
+func hashAt(ctx context.Context, log eventlog.Log, session events.ID, seq uint64) (events.Hash, error) {
+	for m, err := range log.Read(ctx, seq) {
+		switch {
+		case errors.Is(err, eventlog.ErrGap), errors.Is(err, eventlog.ErrCorrupt):
+			return events.Hash{}, fmt.Errorf("%w: %w", ErrNoEvent, err)
+		case err != nil:
+			return events.Hash{}, err
+		}
+		return events.HashPayload(m.Payload), nil
+	}
+	return events.Hash{}, fmt.Errorf("session %s: %w: the log ends before event %d", session, ErrNoEvent, seq)
 }
 
 // Lineage says how a fork stands to the log that it was copied from.

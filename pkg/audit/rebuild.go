@@ -21,6 +21,10 @@ func (c *Checker) start(ctx context.Context, v Verdict, b *events.LLMStream) (*V
 	if err != nil { // the fold has seen the header and the region, or it would have refused the event
 		return c.fail(v, InvalidLog, string(fold.RuleHeader), err.Error()), nil
 	}
+	if reason := c.showsWithheld(b, &request); reason != "" {
+		v.Result, v.Rule, v.Reason = CouldNotCheck, RuleWithheld, reason
+		return &v, nil
+	}
 	c.waiting = &waiting{verdict: v, stream: b, request: request}
 	return c.request(ctx)
 }
@@ -55,6 +59,7 @@ func (c *Checker) request(ctx context.Context) (*Verdict, error) {
 		}
 	}
 	c.waiting = nil
+	c.calls.judged(&v)
 	return &v, nil
 }
 
@@ -173,6 +178,8 @@ func (c *Checker) fetchOne(ctx context.Context, ref objects.Ref) (*finding, erro
 	switch {
 	case err == nil:
 		return nil, nil
+	case errors.Is(err, objects.ErrNotFound) && c.withheld.objectWithheld(ref.Digest):
+		return &finding{CouldNotCheck, RuleWithheld, fmt.Errorf("%s: only withheld content names it", ref)}, nil
 	case errors.Is(err, objects.ErrNotFound):
 		return &finding{MissingObject, "", fmt.Errorf("%s: %w", ref, err)}, nil
 	case errors.Is(err, objects.ErrCorrupt), errors.Is(err, objects.ErrInvalidRef), errors.Is(err, objects.ErrTooLarge):

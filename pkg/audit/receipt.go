@@ -46,7 +46,7 @@ type Receipt struct {
 	Session  events.ID         // as the request's header says; empty when it has none, or no valid one
 	Seq      uint64            // likewise, of the llm/stream event; 0 when there is none
 	Method   string            // of the request
-	Target   string            // of the request: path and query as they were sent, cleaned and cut
+	Target   string            // of the request: its path as it was sent, cleaned and cut, without the query, which may hold a key
 	Body     events.BodyDigest // of the request's body, or of the answer's as far as it passed
 	Status   int64             // of an answer: the HTTP status, 0 when none came
 	Complete bool              // of an answer: it passed to its end
@@ -54,6 +54,11 @@ type Receipt struct {
 
 	Witness   string // the public key of the signer
 	Signature []byte // Ed25519
+}
+
+// Describe sets method and target, cleaned and cut.
+func (r *Receipt) Describe(method, path string) {
+	r.Method, r.Target = clean(method, maxMethod), clean(path, maxTarget)
 }
 
 func (r *Receipt) String() string {

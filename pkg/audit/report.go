@@ -25,27 +25,38 @@ type LogCheck struct {
 	Prior []Verdict
 	// Trusted holds the public keys of the verifiers whose verdicts count. Empty: those of every verifier.
 	Trusted []string
+	// Receipts holds what witnesses have signed about the session's calls, in any order. What counts of it is compared with
+	// the log.
+	Receipts []PlacedReceipt
+	// Witnesses holds the public keys of the witnesses whose receipts count, and has every answered call need one. Empty: the
+	// receipts of every witness count, and none is needed.
+	Witnesses []string
 	// Cold builds every request from its first byte; see [CheckerConfig].
 	Cold bool
 	// Actual is as in [CheckerConfig].
 	Actual func(ctx context.Context, seq uint64) (body []byte, ok bool)
+	// Withheld is as in [CheckerConfig].
+	Withheld *Withheld
 }
 
 // Report is the outcome of a [LogCheck].
 type Report struct {
 	Session   events.ID
 	Last      uint64    // the last event read
-	Verdicts  []Verdict // unsigned: every request, every head, every finding about the log, in the order they were made
+	Verdicts  []Verdict // unsigned: every request, head and call, every finding about the log, in the order they were made
 	Requests  int
 	Matches   int           // of the requests
+	Calls     int           // wire verdicts
+	Passed    int           // of them those that match
 	Confirmed int           // signed verdicts that the log agrees with
 	Ignored   int           // signed verdicts of verifiers that are not trusted
+	Unheard   int           // receipts of witnesses that are not trusted
 	Lineage   Lineage       // how a fork stands to its parent
 	Parent    events.Parent // what the first event says of the parent; zero when Lineage is none
 	Silent    []string      // trusted keys that signed nothing about the session, in the order of LogCheck.Trusted
 }
 
-// AllMatch reports whether every request matches and nothing else was found.
+// AllMatch reports whether every request and every call matches and nothing else was found.
 func (r *Report) AllMatch() bool {
 	return !slices.ContainsFunc(r.Verdicts, func(v Verdict) bool { return v.Result != Match })
 }
@@ -56,10 +67,11 @@ func CheckLog(ctx context.Context, check LogCheck) (*Report, error) {
 		check:  &check,
 		report: &Report{Session: check.Session},
 		checker: NewChecker(CheckerConfig{
-			Session: check.Session, Objects: check.Objects, Parents: check.Parents, Cold: check.Cold, Actual: check.Actual,
+			Session: check.Session, Objects: check.Objects, Parents: check.Parents, Cold: check.Cold, Actual: check.Actual, Withheld: check.Withheld,
 		}),
 	}
 	w.sortPrior()
+	w.sortReceipts()
 	for m, err := range check.Messages {
 		if err != nil {
 			w.unreadable(err)
@@ -73,6 +85,7 @@ func CheckLog(ctx context.Context, check LogCheck) (*Report, error) {
 		return nil, fmt.Errorf("check session %s: %w", check.Session, ctx.Err())
 	}
 	w.end()
+	w.strays()
 	if w.report.Lineage = w.checker.Lineage(); w.report.Lineage != LineageNone {
 		w.report.Parent = w.checker.fork.parent
 	}
@@ -86,6 +99,11 @@ type walk struct {
 	checker *Checker
 	prior   []Verdict // still to be compared, by sequence
 	stopped bool      // the log could not be read to its end
+
+	witnessed bool                // calls are compared with receipts
+	receipts  []PlacedReceipt     // those that count, of requests, by place
+	permitted map[uint64]*Call    // the session's own calls so far, by sequence
+	compared  map[uint64]struct{} // those that have a wire verdict
 }
 
 // sortPrior keeps the verdicts that count.
@@ -116,11 +134,19 @@ func (w *walk) sortPrior() {
 
 func (w *walk) add(v Verdict) {
 	w.report.Verdicts = append(w.report.Verdicts, v)
-	if v.Kind == KindRequest {
+	switch v.Kind {
+	case KindRequest:
 		w.report.Requests++
 		if v.Result == Match {
 			w.report.Matches++
 		}
+		w.permit(&v)
+	case KindWire:
+		w.report.Calls++
+		if v.Result == Match {
+			w.report.Passed++
+		}
+	case KindHead, KindLog, KindStray:
 	}
 }
 
@@ -142,6 +168,7 @@ func (w *walk) message(ctx context.Context, m eventlog.Message) error {
 	case v != nil:
 		w.add(*v)
 	}
+	w.settle(w.checker.Settled())
 	return nil
 }
 
@@ -153,7 +180,7 @@ func (w *walk) compare(m *eventlog.Message) {
 	}
 	for ; len(w.prior) > 0 && w.prior[0].Seq == m.Seq; w.prior = w.prior[1:] {
 		p := &w.prior[0]
-		if hash := events.HashPayload(m.Payload); hash != p.Chain {
+		if hash := w.check.Withheld.hash(m); hash != p.Chain {
 			w.log(m.Seq, BrokenChain, RuleSigned, fmt.Sprintf("its payload hashes to %s, but %s was signed by %s", hash, p.Chain, p.Verifier))
 			continue
 		}

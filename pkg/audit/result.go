@@ -60,6 +60,7 @@ const (
 	RulePayload   = "payload"   // a payload is the canonical form of a valid event
 	RuleVersion   = "version"   // this program knows the format and the type
 	RuleSequence  = "sequence"  // sequences are contiguous from 1 to the log's last
+	RuleID        = "id"        // no two events of a log have the same ID
 	RuleSigned    = "signed"    // the log still is what was signed
 	RuleSignature = "signature" // a verdict has the signature of its verifier
 	RuleCodec     = "codec"     // the codec can represent the request

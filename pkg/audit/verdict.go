@@ -133,6 +133,8 @@ func (v *Verdict) check() error {
 		return fail("a receipt in a %s verdict", v.Kind)
 	case v.Kind == KindStray && (v.Result == Match || v.Receipt == 0):
 		return fail("a stray verdict is a finding about a receipt")
+	case v.Kind == KindWire && v.Result == Match && v.Receipt == 0:
+		return fail("a wire verdict that matches names its receipt")
 	case v.Located && (v.Result != Mismatch || v.Kind != KindRequest), !v.Located && (v.Offset != 0 || v.Pointer != ""):
 		return fail("an offset belongs to a mismatch")
 	case !isClean(v.Codec, maxName), !isClean(v.Rule, maxName), !isClean(v.Reason, maxReason), !isClean(v.Pointer, maxPointer),
@@ -242,7 +244,8 @@ func (d digestJSON) digest() (events.BodyDigest, error) {
 func (w *verdictJSON) verdict() (Verdict, error) {
 	v := Verdict{
 		Kind: w.Kind, Session: w.Session, Seq: w.Seq, Event: w.Event, Turn: w.Turn, Step: w.Step, Attempt: w.Attempt,
-		Result: w.Result, Receipt: w.Receipt, Codec: w.Codec, Rule: w.Rule, Reason: w.Reason, Pointer: w.Pointer, Time: w.Time, Verifier: w.Verifier,
+		Result: w.Result, Codec: w.Codec, Receipt: w.Receipt, Rule: w.Rule, Reason: w.Reason, Pointer: w.Pointer, Time: w.Time,
+		Verifier: w.Verifier,
 	}
 	if w.Offset != nil {
 		v.Located, v.Offset = true, *w.Offset

@@ -47,9 +47,7 @@ func newKey(t testing.TB) *audit.Key {
 }
 
 func goldenVerdicts() map[string]audit.Verdict {
-	digest := func(s string) events.BodyDigest {
-		return events.BodyDigest{Bytes: int64(len(s)), SHA256: events.HashPayload([]byte(s))}
-	}
+	digest := digestOf
 	return map[string]audit.Verdict{
 		"match": {
 			Kind: audit.KindRequest, Session: foldtest.SessionID, Seq: 7, Event: foldtest.ID(1_733_000_000_000, 7),
@@ -69,6 +67,21 @@ func goldenVerdicts() map[string]audit.Verdict {
 		"log": {
 			Kind: audit.KindLog, Session: foldtest.SessionID, Seq: 22, Result: audit.BrokenChain, Rule: audit.RuleSequence,
 			Reason: "event 22 is missing", Time: 1_733_000_000_123,
+		},
+		"wire": {
+			Kind: audit.KindWire, Session: foldtest.SessionID, Seq: 7, Event: foldtest.ID(1_733_000_000_000, 7),
+			Chain: events.HashPayload([]byte("payload")), Turn: 1, Step: 1, Attempt: 1, Result: audit.Match,
+			Recorded: digest("body"), Rebuilt: digest("body"), Wire: digest("body"), Receipt: 12, Time: 1_733_000_000_123,
+		},
+		"unwitnessed": {
+			Kind: audit.KindWire, Session: foldtest.SessionID, Seq: 7, Event: foldtest.ID(1_733_000_000_000, 7),
+			Chain: events.HashPayload([]byte("payload")), Turn: 1, Step: 1, Attempt: 1, Result: audit.Mismatch,
+			Recorded: digest("body"), Rule: audit.RuleUnwitnessed, Reason: "the log holds an answer, and no witness saw the call",
+			Time: 1_733_000_000_123,
+		},
+		"stray": {
+			Kind: audit.KindStray, Session: audit.NoSession, Seq: 1, Result: audit.Mismatch, Wire: digest("body"), Receipt: 13,
+			Rule: audit.RuleUnlogged, Reason: "a call that names no session: POST /v1/chat/completions", Time: 1_733_000_000_123,
 		},
 	}
 }
@@ -147,6 +160,8 @@ func TestSignatureCoversEverything(t *testing.T) {
 		"codec":    func(v *audit.Verdict) { v.Codec = "" },
 		"recorded": func(v *audit.Verdict) { v.Recorded.Bytes++ },
 		"rebuilt":  func(v *audit.Verdict) { v.Rebuilt.SHA256[3]++ },
+		"wire":     func(v *audit.Verdict) { v.Wire.SHA256[5]++ },
+		"receipt":  func(v *audit.Verdict) { v.Receipt++ },
 		"rule":     func(v *audit.Verdict) { v.Rule = "rule" },
 		"reason":   func(v *audit.Verdict) { v.Reason = "reason" },
 		"time":     func(v *audit.Verdict) { v.Time++ },
@@ -155,6 +170,9 @@ func TestSignatureCoversEverything(t *testing.T) {
 		"flip":     func(v *audit.Verdict) { v.Signature[0] ^= 1 },
 	} {
 		v := goldenVerdicts()["match"]
+		if name == "wire" || name == "receipt" {
+			v = goldenVerdicts()["wire"]
+		}
 		if err := key.Sign(&v); err != nil {
 			t.Fatal(err)
 		}
@@ -187,6 +205,26 @@ func TestVerdictRefused(t *testing.T) {
 	} {
 		v := goldenVerdicts()["match"]
 		change(&v)
+		if _, err := v.Encode(); !errors.Is(err, audit.ErrVerdict) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	for name, v := range map[string]audit.Verdict{
+		"a receipt of a request":   {Kind: audit.KindRequest, Result: audit.Match, Receipt: 1},
+		"a body of a head":         {Kind: audit.KindHead, Result: audit.Match, Wire: digestOf("body")},
+		"a good stray":             {Kind: audit.KindStray, Result: audit.Match, Receipt: 1},
+		"a stray without":          {Kind: audit.KindStray, Result: audit.Mismatch},
+		"a match without receipt":  {Kind: audit.KindWire, Result: audit.Match, Wire: digestOf("body")},
+		"a negative body":          {Kind: audit.KindWire, Result: audit.Mismatch, Wire: events.BodyDigest{Bytes: -1}},
+		"the offset of a call":     {Kind: audit.KindWire, Result: audit.Mismatch, Located: true},
+		"a session that is none":   {Kind: audit.KindStray, Result: audit.Mismatch, Receipt: 1, Session: "X"},
+		"an unknown kind":          {Kind: "wires", Result: audit.Mismatch},
+		"a signature without name": {Kind: audit.KindWire, Result: audit.Mismatch, Signature: make([]byte, 64)},
+	} {
+		v.Seq = 1
+		if v.Session == "" {
+			v.Session = foldtest.SessionID
+		}
 		if _, err := v.Encode(); !errors.Is(err, audit.ErrVerdict) {
 			t.Errorf("%s: %v", name, err)
 		}
