@@ -1,4 +1,4 @@
-// Package httpserve serves a program's metrics and health.
+// Package httpserve serves a program's metrics and health, and what else it has for readers.
 package httpserve
 
 import (
@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"strings"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -21,10 +22,19 @@ const (
 	shutdownTimeout = 2 * time.Second
 )
 
+// Mount is something else that a program hands out.
+type Mount struct {
+	Path    string // where, with a slash before and behind, such as /log/
+	Handler http.Handler
+}
+
 // Handler answers GET /metrics with what reg gathers, and GET /healthz with 200 while health returns nil and with 503
-// and the error's text while it does not.
-func Handler(reg prometheus.Gatherer, health func() error) http.Handler {
+// and the error's text while it does not. The handlers of mounts see paths without the mount's own.
+func Handler(reg prometheus.Gatherer, health func() error, mounts ...Mount) http.Handler {
 	mux := http.NewServeMux()
+	for _, m := range mounts {
+		mux.Handle(m.Path, http.StripPrefix(strings.TrimSuffix(m.Path, "/"), m.Handler))
+	}
 	mux.Handle("GET /metrics", promhttp.HandlerFor(reg, promhttp.HandlerOpts{EnableOpenMetrics: true}))
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
@@ -50,17 +60,17 @@ func Listen(ctx context.Context, addr string) (net.Listener, error) {
 
 // Serve answers on addr until ctx ends, which is no error. The error wraps [ErrListen] when the address is malformed or
 // taken.
-func Serve(ctx context.Context, addr string, reg prometheus.Gatherer, health func() error) error {
+func Serve(ctx context.Context, addr string, reg prometheus.Gatherer, health func() error, mounts ...Mount) error {
 	l, err := Listen(ctx, addr)
 	if err != nil {
 		return err
 	}
-	return ServeListener(ctx, l, reg, health)
+	return ServeListener(ctx, l, reg, health, mounts...)
 }
 
 // ServeListener is Serve on a listener, which it closes.
-func ServeListener(ctx context.Context, l net.Listener, reg prometheus.Gatherer, health func() error) error {
-	server := &http.Server{Handler: Handler(reg, health), ReadHeaderTimeout: headerTimeout}
+func ServeListener(ctx context.Context, l net.Listener, reg prometheus.Gatherer, health func() error, mounts ...Mount) error {
+	server := &http.Server{Handler: Handler(reg, health, mounts...), ReadHeaderTimeout: headerTimeout}
 	stopped := make(chan error, 1)
 	stop := context.AfterFunc(ctx, func() {
 		grace, cancel := context.WithTimeout(context.WithoutCancel(ctx), shutdownTimeout)

@@ -53,7 +53,9 @@ func TestServe(t *testing.T) {
 				return errors.New("not well")
 			}
 			return nil
-		})
+		}, httpserve.Mount{Path: "/log/", Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			_, _ = io.WriteString(w, "at "+r.URL.Path)
+		})})
 	}()
 	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
 	url := "http://" + l.Addr().String()
@@ -62,6 +64,12 @@ func TestServe(t *testing.T) {
 	}
 	if code, _ := get(t, client, url+"/healthz"); code != http.StatusOK {
 		t.Errorf("/healthz: %d", code)
+	}
+	if code, body := get(t, client, url+"/log/a/b"); code != http.StatusOK || body != "at /a/b" {
+		t.Errorf("/log/a/b: %d %s", code, body)
+	}
+	if code, _ := get(t, client, url+"/other"); code != http.StatusNotFound {
+		t.Errorf("/other: %d", code)
 	}
 	sick.Store(true)
 	if code, body := get(t, client, url+"/healthz"); code != http.StatusServiceUnavailable || !strings.Contains(body, "not well") {
