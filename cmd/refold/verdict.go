@@ -23,28 +23,40 @@ func newVerdict(g *globals) *cobra.Command {
 func newVerdictList(g *globals) *cobra.Command {
 	return &cobra.Command{
 		Use: "list SESSION", Short: "List the stored verdicts on a session; with --json as they are stored, one a line", Args: cobra.ExactArgs(1),
-		Long: "Lists the stored verdicts on a session, oldest first, and whether each has the signature of the verifier that it names.\n" +
+		Long: "Lists the stored verdicts of all kinds on a session, oldest first, and whether each has the signature of the verifier that it\n" +
+			"names. Those on calls that named no session are under the ID " + string(audit.NoSession) + ".\n" +
 			"Whose signature counts is for you to say: refold verify --trust KEY compares the log with those of one verifier.",
 		ValidArgsFunction: g.completeSessions,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			client, id, _, done, err := g.open(cmd.Context(), args[0])
+			id, err := parseSession(args[0])
+			if err != nil {
+				return err
+			}
+			client, done, err := g.connect(cmd.Context())
 			if err != nil {
 				return err
 			}
 			defer done()
+			stored, err := storedVerdicts(cmd.Context(), client, id)
+			if err != nil {
+				return err
+			}
+			if len(stored) == 0 && id != audit.NoSession { // of a session that is gone they are all that is left
+				if _, err := client.Logs().Open(cmd.Context(), id); err != nil {
+					return fmt.Errorf("%w (refold session list shows those that exist)", err)
+				}
+			}
 			out := cmd.OutOrStdout()
 			t := table(io.Discard, "")
 			if !g.json {
 				t = table(out, "SEQ\tKIND\tRESULT\tVERIFIER\tSIGNATURE")
 			}
-			for r, err := range client.Verdicts().Read(cmd.Context(), id, 1) {
-				if err != nil {
-					return err
-				}
+			for i := range stored {
+				var err error
 				if g.json {
-					_, err = out.Write(append(r.Payload, '\n'))
+					_, err = out.Write(append(stored[i].Payload, '\n'))
 				} else {
-					_, err = fmt.Fprintln(t, verdictRow(&r))
+					_, err = fmt.Fprintln(t, verdictRow(&stored[i]))
 				}
 				if err != nil {
 					return err
@@ -68,5 +80,9 @@ func verdictRow(r *jetstream.Record) string {
 	if v.Verify() != nil {
 		signature = "invalid"
 	}
-	return fmt.Sprintf("%d\t%s\t%s\t%s\t%s", v.Seq, v.Kind, v.Result, cmp.Or(v.Verifier, "-"), signature)
+	result := string(v.Result)
+	if v.Result != audit.Match && v.Rule != "" {
+		result += " (" + v.Rule + ")"
+	}
+	return fmt.Sprintf("%d\t%s\t%s\t%s\t%s", v.Seq, v.Kind, result, cmp.Or(v.Verifier, "-"), signature)
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/refold-dev/refold/internal/ahead"
 	"github.com/refold-dev/refold/internal/jetstream"
 	"github.com/refold-dev/refold/internal/program"
 	"github.com/refold-dev/refold/pkg/audit"
@@ -22,28 +23,26 @@ const (
 )
 
 func newVerify(g *globals) *cobra.Command {
-	var cold bool
-	var trusted []string
+	var f verifyFlags
 	cmd := &cobra.Command{
 		Use:   "verify SESSION",
 		Short: "Rebuild and check every model request of a session, here and now",
 		Long: "Folds the session's log, rebuilds every model request from it and the objects, and compares length and SHA-256 with what\n" +
 			"the log recorded; then compares the log with the verdicts and heads that verifiers have signed, and a fork with its\n" +
-			"parent's log, when that is there. Asks no worker.\n\n" +
+			"parent's log, when that is there. With --witness every call is compared with the receipt of it too: the digest on the wire\n" +
+			"with the recorded and the rebuilt one. Asks no worker.\n\n" +
 			"Exit code 0: every request is a match and nothing else was found. 1: findings. 2: something could not be checked.",
 		Args: cobra.ExactArgs(1), ValidArgsFunction: g.completeSessions,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			for _, key := range trusted {
-				if err := audit.CheckPublic(key); err != nil {
-					return &program.ExitError{Code: exitUnread, Err: fmt.Errorf("--trust: %w", err)}
-				}
+			if err := f.validate(); err != nil {
+				return &program.ExitError{Code: exitUnread, Err: err}
 			}
 			client, id, log, done, err := g.open(cmd.Context(), args[0])
 			if err != nil {
 				return &program.ExitError{Code: exitUnread, Err: err}
 			}
 			defer done()
-			report, err := check(cmd.Context(), client, id, log, cold, trusted)
+			report, err := check(cmd.Context(), client, id, log, &f)
 			if err != nil {
 				return &program.ExitError{Code: exitUnread, Err: err}
 			}
@@ -63,31 +62,65 @@ func newVerify(g *globals) *cobra.Command {
 			return verdictCode(report)
 		},
 	}
-	cmd.Flags().BoolVar(&cold, "cold", false, "build every request from its first byte instead of going on from the one before")
-	cmd.Flags().StringArrayVar(&trusted, "trust", nil, "public key of a verifier whose signed verdicts count; may be repeated; all when absent")
+	cmd.Flags().BoolVar(&f.cold, "cold", false, "build every request from its first byte instead of going on from the one before")
+	cmd.Flags().StringArrayVar(&f.trusted, "trust", nil, "public key of a verifier whose signed verdicts count; may be repeated; all when absent")
+	cmd.Flags().StringArrayVar(&f.witnesses, "witness", nil, "public key of a witness: every answered call must have its receipt; may be repeated; without it receipts are not looked at")
 	return cmd
 }
 
-func check(ctx context.Context, client *jetstream.Client, id events.ID, log eventlog.Log, cold bool, trusted []string) (*audit.Report, error) {
+// verifyFlags say what is checked.
+type verifyFlags struct {
+	cold               bool
+	trusted, witnesses []string
+}
+
+func (f *verifyFlags) validate() error {
+	for _, key := range f.trusted {
+		if err := audit.CheckPublic(key); err != nil {
+			return fmt.Errorf("--trust: %w", err)
+		}
+	}
+	for _, key := range f.witnesses {
+		if err := audit.CheckPublic(key); err != nil {
+			return fmt.Errorf("--witness: %w", err)
+		}
+	}
+	return nil
+}
+
+func check(ctx context.Context, client *jetstream.Client, id events.ID, log eventlog.Log, f *verifyFlags) (*audit.Report, error) {
 	last, err := log.Last(ctx)
 	if err != nil {
 		return nil, err
 	}
-	var prior []audit.Verdict
-	for r, err := range client.Verdicts().Read(ctx, id, 1) {
-		if err != nil {
+	stored, err := storedVerdicts(ctx, client, id)
+	if err != nil {
+		return nil, err
+	}
+	var seen []audit.PlacedReceipt
+	if len(f.witnesses) > 0 {
+		if seen, err = receipts(ctx, client, id); err != nil {
 			return nil, err
 		}
+	}
+	var prior []audit.Verdict
+	for _, r := range stored {
 		v, err := audit.DecodeVerdict(r.Payload)
 		if err != nil {
 			return nil, fmt.Errorf("verdict %d of session %s: %w", r.Seq, id, err)
 		}
 		prior = append(prior, v)
 	}
-	return audit.CheckLog(ctx, audit.LogCheck{
-		Session: id, Messages: log.Read(ctx, 1), Last: last, Objects: audit.FromStore(client.Objects()),
-		Parents: audit.FromLogs(client.Logs()), Prior: prior, Trusted: trusted, Cold: cold,
-	})
+	check := audit.LogCheck{
+		Session: id, Messages: ahead.Read(ctx, log, 1, last), Last: last, Objects: audit.FromStore(client.Objects()),
+		Parents: audit.FromLogs(client.Logs()), Prior: prior, Trusted: f.trusted, Cold: f.cold, Receipts: seen, Witnesses: f.witnesses,
+	}
+	if len(f.witnesses) > 0 {
+		if err := snapshot(ctx, log, &check); err != nil {
+			return nil, err
+		}
+	}
+	return audit.CheckLog(ctx, check)
 }
 
 func (g *globals) printReport(out io.Writer, r *audit.Report) error {
@@ -104,7 +137,7 @@ func (g *globals) printReport(out io.Writer, r *audit.Report) error {
 				_, err = out.Write(append(line, '\n'))
 			}
 		} else {
-			_, err = fmt.Fprintf(t, "%d\t%s\t%s\t%s\t%s\n", v.Seq, v.Kind, where(v), v.Result, program.Printable(v.Reason))
+			_, err = fmt.Fprintf(t, "%d\t%s\t%s\t%s\t%s\n", v.Seq, v.Kind, where(v), v.Result, program.Printable(detail(v)))
 		}
 		if err != nil {
 			return err
@@ -116,8 +149,12 @@ func (g *globals) printReport(out io.Writer, r *audit.Report) error {
 	if err := t.Flush(); err != nil {
 		return err
 	}
-	_, err := fmt.Fprintf(out, "session %s: %d events, %d requests, %d match, %d signed verdicts confirmed\n%s",
-		r.Session, r.Last, r.Requests, r.Matches, r.Confirmed, lineage(r))
+	var calls string
+	if r.Calls > 0 {
+		calls = fmt.Sprintf("calls: %d looked at, %d passed the witness as recorded and as rebuilt\n", r.Calls, r.Passed)
+	}
+	_, err := fmt.Fprintf(out, "session %s: %d events, %d requests, %d match, %d signed verdicts confirmed\n%s%s",
+		r.Session, r.Last, r.Requests, r.Matches, r.Confirmed, calls, lineage(r))
 	return err
 }
 
@@ -138,7 +175,10 @@ func lineage(r *audit.Report) string {
 
 // where words which request a verdict is on; a head, and a request whose event cannot be read, is on none.
 func where(v *audit.Verdict) string {
-	if v.Attempt == 0 {
+	switch {
+	case v.Kind == audit.KindStray:
+		return fmt.Sprintf("-\t-\t%d", v.Wire.Bytes)
+	case v.Attempt == 0:
 		return "-\t-\t-"
 	}
 	return fmt.Sprintf("%s\t%d\t%d", stepName(v.Turn, v.Step), v.Attempt, v.Recorded.Bytes)
@@ -157,6 +197,9 @@ func conclusion(r *audit.Report) string {
 	found := func(rule string) bool {
 		return slices.ContainsFunc(r.Verdicts, func(v audit.Verdict) bool { return v.Rule == rule })
 	}
+	passed := func(v audit.Verdict) bool {
+		return v.Result == audit.Mismatch && (v.Kind == audit.KindWire || v.Kind == audit.KindStray)
+	}
 	fault := func(v audit.Verdict) bool {
 		return v.Result != audit.Match && v.Result != audit.CouldNotCheck && v.Rule != audit.RuleLineage
 	}
@@ -165,6 +208,8 @@ func conclusion(r *audit.Report) string {
 		return "not every request is a match"
 	case found(audit.RuleSigned):
 		return "every request is a match, but the log differs from what was signed"
+	case slices.ContainsFunc(r.Verdicts, passed):
+		return "every request is a match, but what passed the witness is not what the log says"
 	case slices.ContainsFunc(r.Verdicts, fault):
 		return "every request is a match, but the log is at fault"
 	case r.Lineage == audit.LineageBroken:

@@ -136,6 +136,77 @@ func TestRecheck(t *testing.T) {
 	})
 }
 
+// TestAtRest asks about sessions in the place of their positions, and has the first answers fail.
+func TestAtRest(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		const sessions = 60
+		rest := map[events.ID]bool{}
+		for n := range sessions {
+			rest[sessionID(n)] = n%3 != 2
+			w.durable[sessionID(n)] = w.grow(sessionID(n), 3)
+			if n%3 == 1 {
+				w.durable[sessionID(n)]-- // its last event calls for nothing
+			}
+		}
+		asked := map[events.ID]int{}
+		cfg := w.config()
+		cfg.Recheck = time.Hour
+		cfg.Position = func(context.Context, events.ID) (uint64, error) { return 0, errBroken }
+		cfg.AtRest = func(_ context.Context, id events.ID, _ eventlog.Log, _ uint64) (uint64, bool, error) {
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			if asked[id]++; asked[id] == 1 {
+				return 0, false, errBroken
+			}
+			return w.durable[id], rest[id], nil
+		}
+		failed := map[events.ID]bool{}
+		w.fail = func(id events.ID, seq uint64) error { // the first fold
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			if seq == 2 && !failed[id] {
+				failed[id] = true
+				return fmt.Errorf("%w: %w", follow.ErrReopen, errBroken)
+			}
+			return nil
+		}
+		f, stop := w.run(cfg)
+		defer stop()
+		pass(30 * time.Second)
+		opened := 0
+		for n := range sessions {
+			id := sessionID(n)
+			if rest[id] != (w.opens(id) == 0) {
+				t.Errorf("session %d, at rest: %t, was opened %d times", n, rest[id], w.opens(id))
+			}
+			if !rest[id] {
+				opened++
+				w.wantHandled(id, 3)
+			}
+			if asked[id] != 2 {
+				t.Errorf("session %d was asked about %d times", n, asked[id])
+			}
+		}
+		if st := f.Status(); st.Due != sessions-opened || st.Behind != 0 || st.Retrying != 0 || st.Failed != 0 {
+			t.Errorf("status %+v, %d opened", st, opened)
+		}
+		pass(30 * time.Minute)
+		if st := f.Status(); st.Due < (sessions-opened)/5 || st.Due > (sessions-opened)*4/5 {
+			t.Errorf("after half of the time %d of %d are to be opened", st.Due, sessions-opened)
+		}
+		pass(32 * time.Minute) // and a sweep
+		for n := range sessions {
+			if w.opens(sessionID(n)) == 0 {
+				t.Errorf("session %d was not opened", n)
+			}
+		}
+		if st := f.Status(); st.Due != 0 {
+			t.Errorf("status %+v", st)
+		}
+	})
+}
+
 // farHandler is a handler whose position lies behind the end of its log.
 type farHandler struct{}
 

@@ -50,6 +50,12 @@ type Config struct {
 	// session whose log ends there is at rest and not opened, but see Audit. Errors are treated like a handler's.
 	Position func(ctx context.Context, session events.ID) (uint64, error)
 
+	// AtRest is asked in the place of Position, and whether the session, whose log ends at last, can be left alone until
+	// it grows: rest says so of everything up to last, even when the position is before it. When it is not at rest it is
+	// opened, even when the position is last. It is asked once about a session and must not fold its log. Nil: a session
+	// is at rest when its log ends at its position. Errors are treated like a handler's.
+	AtRest func(ctx context.Context, session events.ID, log eventlog.Log, last uint64) (position uint64, rest bool, err error)
+
 	// Hints calls notify for every session that has grown, with its last sequence, until ctx ends. Hints may be lost,
 	// late, doubled or wrong. When it returns before, it is called again after a wait. Nil: there are only sweeps.
 	Hints func(ctx context.Context, notify func(session events.ID, last uint64)) error
@@ -61,7 +67,8 @@ type Config struct {
 	// become of the log since. Sessions that have grown come first.
 	Audit bool
 	// Recheck is the time after which, on the average, a session at rest is opened anew: its handler is dropped and made
-	// again from the log. Every sweep draws some. Sessions that were given up are left alone. 0: none is.
+	// again from the log. Every sweep draws some. One that was not opened since the start is opened within this time,
+	// each at a moment of its own, so that a start is no burden. Sessions that were given up are left alone. 0: none is.
 	Recheck time.Duration
 
 	// Sweep is the time between the end of a sweep and the start of the next. 0: 30 s.
@@ -121,7 +128,7 @@ type Status struct {
 	Open     int    // handlers kept
 	Behind   int    // sessions with events that were not handled yet; a handler that was told of a broken log is not behind
 	Lag      uint64 // those events
-	Due      int    // sessions that are to be opened for Config.Audit or Config.Recheck
+	Due      int    // sessions that are to be opened for Config.Audit or Config.Recheck, now or since the start
 	Retrying int    // sessions that wait after an error
 	Failed   int    // sessions left alone after a final error
 	// Swept is when the last complete sweep ended, zero before the first.

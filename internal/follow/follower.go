@@ -29,6 +29,7 @@ type Follower struct {
 	auditing int        // workers that do so
 	open     *list.List // of the sessions that have a handler, the one used last in front
 	sweep    uint64     // the number of the current sweep
+	began    time.Time  // when Run was called
 	share    float64    // of the sessions at rest that the current sweep opens anew
 	swept    time.Time
 	sweepErr error
@@ -44,12 +45,13 @@ type session struct {
 	seen     uint64 // the last sweep that has seen it
 	queued   bool
 	visiting bool
-	failed   bool // left alone until its log changes
-	broken   bool // the handler knows that the log cannot be read on
-	due      bool // to be opened though it is at rest
-	waits    bool // in Follower.audits
-	anew     bool // the handler was opened since the session became due
-	failures int  // in a row
+	failed   bool      // left alone until its log changes
+	broken   bool      // the handler knows that the log cannot be read on
+	due      bool      // to be opened though it is at rest
+	until    time.Time // when it becomes due at the latest, zero once it was opened
+	waits    bool      // in Follower.audits
+	anew     bool      // the handler was opened since the session became due
+	failures int       // in a row
 	retry    *time.Timer
 	place    *list.Element // in Follower.open
 	gaps     uint64        // how many messages were missing when a sweep last looked
@@ -76,6 +78,9 @@ func New(cfg Config) (*Follower, error) {
 
 // Run follows until ctx ends. It returns nil then, after every handler's call has returned.
 func (f *Follower) Run(ctx context.Context) error {
+	f.mu.Lock()
+	f.began = time.Now()
+	f.mu.Unlock()
 	group, ctx := errgroup.WithContext(ctx)
 	for range f.cfg.Workers {
 		group.Go(func() error { f.visitAll(ctx); return nil })
@@ -113,7 +118,7 @@ func (f *Follower) Status() Status {
 			st.Behind++
 			st.Lag += s.target - s.done
 		}
-		if s.due && !s.failed {
+		if (s.due || !s.until.IsZero()) && !s.failed {
 			st.Due++
 		}
 		if s.retry != nil {
@@ -155,6 +160,9 @@ func (f *Follower) session(id events.ID) *session {
 	s, ok := f.sessions[id]
 	if !ok {
 		s = &session{id: id, seen: f.sweep, due: f.cfg.Audit}
+		if f.cfg.Recheck > 0 {
+			s.until = f.began.Add(rand.N(f.cfg.Recheck))
+		}
 		f.sessions[id] = s
 	}
 	return s
@@ -273,10 +281,18 @@ func (f *Follower) compare(s *session, info eventlog.Info) {
 		return
 	}
 	f.grown(s, info.Last)
-	if s.known && !s.due && !s.failed && s.target <= s.done && rand.Float64() < f.share {
+	if s.known && !s.due && !s.failed && s.target <= s.done && f.drawn(s) {
 		s.due, s.anew = true, false
 		f.enqueueAudit(s)
 	}
+}
+
+// drawn reports whether the sweep opens a session at rest anew. The lock is held.
+func (f *Follower) drawn(s *session) bool {
+	if !s.until.IsZero() {
+		return time.Now().After(s.until)
+	}
+	return rand.Float64() < f.share
 }
 
 // unhandled visits a session of which nothing is known, though its log is empty: it may not have been. The lock is held.

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"time"
 
+	"github.com/refold-dev/refold/internal/ahead"
 	"github.com/refold-dev/refold/pkg/eventlog"
 )
 
@@ -81,7 +82,7 @@ func (f *Follower) visit(ctx context.Context, s *session) error {
 		}
 		return err
 	}
-	for m, err := range s.log.Read(ctx, s.next) {
+	for m, err := range ahead.Read(ctx, s.log, s.next, s.asked) {
 		if err != nil {
 			if errors.Is(err, eventlog.ErrGap) || errors.Is(err, eventlog.ErrCorrupt) {
 				return f.broken(ctx, s, err)
@@ -154,13 +155,9 @@ func (f *Follower) prepare(ctx context.Context, s *session, suspect, whole bool)
 		return false, err
 	}
 	if !s.known {
-		position, err := f.cfg.Position(ctx, s.id)
-		if err != nil {
-			return false, fmt.Errorf("position: %w", err)
+		if err := f.know(ctx, s, last); err != nil {
+			return false, err
 		}
-		f.mu.Lock()
-		s.done, s.known = position, true
-		f.mu.Unlock()
 	}
 	if last == s.done && whole && !s.audit {
 		return true, nil
@@ -178,6 +175,34 @@ func (f *Follower) prepare(ctx context.Context, s *session, suspect, whole bool)
 	return false, f.openHandler(ctx, s, last)
 }
 
+// know finds out how far the session, whose log ends at last, was handled before.
+func (f *Follower) know(ctx context.Context, s *session, last uint64) error {
+	if f.cfg.AtRest == nil {
+		position, err := f.cfg.Position(ctx, s.id)
+		if err != nil {
+			return fmt.Errorf("position: %w", err)
+		}
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		s.done, s.known = position, true
+		return nil
+	}
+	position, rest, err := f.cfg.AtRest(ctx, s.id, s.log, last)
+	if err != nil {
+		return fmt.Errorf("at rest at event %d: %w", last, err)
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	s.done, s.known = position, true
+	switch {
+	case rest:
+		s.done = last
+	case position == last:
+		s.due, s.audit = true, true // when that fails the next try opens it
+	}
+	return nil
+}
+
 func (f *Follower) openHandler(ctx context.Context, s *session, last uint64) error {
 	h, from, err := f.cfg.Open(ctx, s.id, last)
 	if err != nil {
@@ -185,7 +210,7 @@ func (f *Follower) openHandler(ctx context.Context, s *session, last uint64) err
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	s.handler, s.next, s.anew = h, max(from, 1), true
+	s.handler, s.next, s.anew, s.until = h, max(from, 1), true, time.Time{}
 	s.place = f.open.PushFront(s)
 	for e := f.open.Back(); e != nil && f.open.Len() > f.cfg.MaxSessions; {
 		old := e.Value.(*session)

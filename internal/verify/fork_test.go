@@ -8,15 +8,17 @@ import (
 
 	"github.com/refold-dev/refold/internal/verify"
 	"github.com/refold-dev/refold/pkg/audit"
+	"github.com/refold-dev/refold/pkg/audit/audittest"
 	"github.com/refold-dev/refold/pkg/eventlog"
 	"github.com/refold-dev/refold/pkg/fold/foldtest"
+	"github.com/refold-dev/refold/pkg/objects"
 )
 
 // TestForkBitByBit checks a fork while it is written, with verifiers that come and go: every request and head, those of the
 // copies too, gets one verdict, and nothing is said of the parent.
 func TestForkBitByBit(t *testing.T) {
 	b := newBench(t)
-	parent, fork := forked()
+	parent, fork := audittest.Forked()
 	p, f := &session{id: parent.State.ID(), log: parent}, &session{id: fork.State.ID(), log: fork}
 	b.putObjects(f)
 	b.write(p, 1000)
@@ -53,14 +55,14 @@ func TestParentComesLater(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := newBench(t)
-			parent, fork := forked()
+			parent, fork := audittest.Forked()
 			f := &session{id: fork.State.ID(), log: fork}
 			b.putObjects(f)
 			store := eventlog.NewMemory(time.Now)
 			var out bytes.Buffer
 			start := func() (*verify.Verifier, func()) {
 				cfg := b.config()
-				cfg.Store, cfg.Hints = store, nil
+				cfg.Store, cfg.Hints, cfg.AuditAtStart = store, nil, true
 				cfg.Log = slog.New(slog.NewTextHandler(&out, &slog.HandlerOptions{Level: slog.LevelWarn}))
 				return b.start(cfg)
 			}
@@ -135,5 +137,51 @@ func write(t *testing.T, store eventlog.Store, s *session) {
 		if err := log.Append(t.Context(), &s.log.Events[s.next], s.log.Payloads[s.next]); err != nil {
 			t.Fatal(err)
 		}
+	}
+}
+
+// TestForkOfAnotherLog runs a verifier over a fork whose parent's log is not any more what it was: that is found once, and
+// the fork's own requests are judged all the same.
+func TestForkOfAnotherLog(t *testing.T) {
+	b := newBench(t)
+	parent, fork := audittest.Forked()
+	for _, ref := range audittest.Of("", fork).Refs {
+		data, _ := fork.Objects.Bytes(ref.Digest)
+		if _, err := objects.Put(t.Context(), b.client.Objects(), ref.MediaType, data); err != nil {
+			t.Fatal(err)
+		}
+	}
+	store := rewrite(t, parent.State.ID(), later(t, parent, true))
+	log, err := store.Create(t.Context(), fork.State.ID())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range fork.Events {
+		if err := log.Append(t.Context(), &fork.Events[i], fork.Payloads[i]); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for range 2 { // a verifier that starts again does not report it again
+		cfg := b.config()
+		cfg.Hints, cfg.Store = nil, store
+		v, kill := b.start(cfg)
+		b.until("all verdicts", func() bool { return audited(v) })
+		kill()
+	}
+	verdicts := b.verdicts(fork.State.ID())
+	if first := verdicts[0]; first.Kind != audit.KindLog || first.Result != audit.InvalidLog || first.Rule != audit.RuleLineage || first.Seq != 1 {
+		t.Errorf("%s", &first)
+	}
+	requests := 0
+	for _, v := range verdicts[1:] {
+		if v.Kind == audit.KindRequest {
+			requests++
+		}
+		if v.Result != audit.Match {
+			t.Errorf("%s", &v)
+		}
+	}
+	if requests != 7 {
+		t.Errorf("%d requests", requests)
 	}
 }

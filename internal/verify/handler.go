@@ -7,6 +7,7 @@ import (
 	"iter"
 	"log/slog"
 
+	"github.com/refold-dev/refold/internal/ahead"
 	"github.com/refold-dev/refold/internal/jetstream"
 	"github.com/refold-dev/refold/pkg/audit"
 	"github.com/refold-dev/refold/pkg/eventlog"
@@ -20,27 +21,64 @@ type handler struct {
 	checker   *audit.Checker
 	baseline  position // what was published before: the fold must come to it again
 	published position // what is published now, by anybody
+	calls     *calls   // compares calls with their receipts; nil when there is no witness
 
 	unsent    *audit.Verdict // found and not published yet
 	unsentSeq uint64         // the message that it was found at
 	cold      bool           // a cold check is due
 	look      bool           // a look at a fork's parent is due
+	shadow    bool           // a comparison with the second fold is due
+	shadowed  uint64         // the sequence up to which requests were compared with it, or were published before
 }
 
 // Apply implements [follow.Handler].
 func (h *handler) Apply(ctx context.Context, m eventlog.Message) error {
-	if h.unsent != nil { // from a call that failed
+	if h.calls != nil && h.calls.due != nil { // from a call that failed
+		if err := h.settle(ctx); err != nil || h.calls.dueSeq == m.Seq {
+			return err
+		}
+	}
+	if h.unsent != nil { // likewise
 		if err := h.flush(ctx); err != nil || h.unsentSeq == m.Seq {
 			return err
 		}
 	}
 	verdict, err := h.check(ctx, m)
-	h.verifier.waitsFor(h, errors.Is(err, audit.ErrCouldNotCheck))
+	h.waits(errors.Is(err, audit.ErrCouldNotCheck), causeOf(&m))
 	if err != nil {
 		return err
 	}
 	h.unsent, h.unsentSeq = verdict, m.Seq
+	if call := h.checker.Settled(); call != nil && h.calls != nil { // no such message calls for a verdict of its own
+		h.calls.take(call, m.Seq, &h.baseline.verdict)
+		if err := h.settle(ctx); err != nil {
+			return err
+		}
+	}
 	return h.flush(ctx)
+}
+
+// causeOf returns what did not answer when the message could not be checked.
+func causeOf(m *eventlog.Message) string {
+	if m.Type == events.TypeSessionCreated {
+		return causeParent
+	}
+	return causeObjects
+}
+
+// settle compares the call that is due with its receipt. All verdicts behind its end wait for that.
+func (h *handler) settle(ctx context.Context) error {
+	err := h.calls.settle(ctx)
+	h.waits(errors.Is(err, audit.ErrCouldNotCheck), causeWitness)
+	return err
+}
+
+// waits records whether the session waits for something that gives no answer, and counts the attempt.
+func (h *handler) waits(waits bool, cause string) {
+	h.verifier.waitsFor(h, waits)
+	if waits {
+		h.verifier.metrics.retries.WithLabelValues(cause).Inc()
+	}
 }
 
 // check checks the message and compares the fold with what was signed before.
@@ -87,11 +125,21 @@ func (h *handler) CaughtUp(ctx context.Context) error {
 		h.unsentSeq = h.checker.Seq()
 		h.checker.Break(*h.unsent)
 	}
+	if h.calls != nil {
+		if err := h.settle(ctx); err != nil {
+			return err
+		}
+	}
 	if err := h.flush(ctx); err != nil {
 		return err
 	}
 	if h.look {
 		if err := h.lookAtParent(ctx); err != nil {
+			return err
+		}
+	}
+	if h.shadow {
+		if err := h.checkShadow(ctx); err != nil {
 			return err
 		}
 	}
@@ -105,7 +153,7 @@ func (h *handler) CaughtUp(ctx context.Context) error {
 func (h *handler) lookAtParent(ctx context.Context) error {
 	before := h.checker.Lineage()
 	found, err := h.checker.LookAtParent(ctx)
-	h.verifier.waitsFor(h, errors.Is(err, audit.ErrCouldNotCheck))
+	h.waits(errors.Is(err, audit.ErrCouldNotCheck), causeParent)
 	if err != nil {
 		return err
 	}
@@ -185,20 +233,10 @@ func (h *handler) flush(ctx context.Context) error {
 
 // publish signs the verdict, once, and appends it.
 func (h *handler) publish(ctx context.Context, found *audit.Verdict) error {
-	if len(found.Signature) == 0 {
-		found.Time = max(h.verifier.cfg.Clock().UnixMilli(), 0)
-		if err := h.verifier.cfg.Key.Sign(found); err != nil {
-			return err
-		}
-	}
-	payload, err := found.Encode()
+	id := fmt.Sprintf("%s.%d.%s", found.Session, found.Seq, found.Kind)
+	place, err := h.verifier.publish(ctx, h.verifier.cfg.Verdicts, id, found, h.published.place)
 	if err != nil {
 		return err
-	}
-	id := fmt.Sprintf("%s.%d.%s", found.Session, found.Seq, found.Kind)
-	place, err := h.verifier.cfg.Verdicts.Append(ctx, h.session, id, payload, h.published.place)
-	if err != nil {
-		return fmt.Errorf("publish verdict: %w", err)
 	}
 	h.published = position{place: place, verdict: *found}
 	return nil
@@ -225,6 +263,7 @@ func (h *handler) catchUp(ctx context.Context, found *audit.Verdict) error {
 // report tells of a verdict that was published.
 func (h *handler) report(ctx context.Context, found *audit.Verdict) {
 	if found.Kind == audit.KindHead {
+		h.shadow = h.verifier.cfg.ShadowDumb
 		h.cold = h.cold || h.verifier.cfg.Random() < h.verifier.cfg.ColdShare
 		h.look = h.look || h.cold || h.checker.Lineage() == audit.LineageUnknown // the parent's log may have come
 		return
@@ -242,7 +281,7 @@ func (h *handler) checkCold(ctx context.Context) error {
 		return fmt.Errorf("cold check: %w", err)
 	}
 	check := audit.LogCheck{
-		Session: h.session, Messages: upTo(log.Read(ctx, 1), h.checker.Seq()), Last: h.checker.Seq(),
+		Session: h.session, Messages: upTo(ahead.Read(ctx, log, 1, h.checker.Seq()), h.checker.Seq()), Last: h.checker.Seq(),
 		Objects: audit.FromStore(h.verifier.cfg.Objects),
 	}
 	newest := &h.published.verdict // another verifier's may be further on
@@ -270,9 +309,13 @@ func (h *handler) checkCold(ctx context.Context) error {
 		h.verifier.cfg.Log.WarnContext(ctx, "a cold check was not possible", slog.String("session", string(h.session)), slog.String("reason", reason))
 		return nil
 	}
+	found, err := h.notSaid(ctx, report.Verdicts)
+	if err != nil || found == nil {
+		return err
+	}
 	h.unsent = &audit.Verdict{
 		Kind: audit.KindLog, Session: h.session, Seq: newest.Seq, Event: newest.Event, Chain: newest.Chain,
-		Result: worst, Rule: audit.RuleCold, Reason: audit.Reason(reason),
+		Result: found.Result, Rule: audit.RuleCold, Reason: audit.Reason(found.String()),
 	}
 	h.unsentSeq = h.checker.Seq()
 	return h.flush(ctx)

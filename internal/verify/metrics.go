@@ -13,7 +13,11 @@ import (
 // metrics are what a verifier counts.
 type metrics struct {
 	verdicts *prometheus.CounterVec
+	witness  *prometheus.CounterVec
+	ignored  *prometheus.CounterVec
+	retries  *prometheus.CounterVec
 	cold     *prometheus.CounterVec
+	shadow   *prometheus.CounterVec
 	seconds  prometheus.Histogram
 }
 
@@ -22,6 +26,22 @@ func newMetrics(registry prometheus.Registerer, v *Verifier) (*metrics, error) {
 		verdicts: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "refold_verifier_verdicts_total",
 			Help: "Verdicts that this verifier has published on requests and on whole logs, by result.",
+		}, []string{"result"}),
+		witness: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "refold_verifier_witness_verdicts_total",
+			Help: "Verdicts that this verifier has published on calls (wire) and on receipts (stray), by result and rule.",
+		}, []string{"kind", "result", "rule"}),
+		ignored: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "refold_verifier_receipts_ignored_total",
+			Help: "Receipts that were read and not believed: of another key, with a wrong signature, or no receipts at all.",
+		}, []string{"reason"}),
+		retries: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "refold_verifier_could_not_check_total",
+			Help: "Attempts at a check that gave no answer and are made again, by what did not answer.",
+		}, []string{"cause"}),
+		shadow: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "refold_verifier_shadow_requests_total",
+			Help: "Requests that were folded a second time, the slow way, by whether both folds show the same.",
 		}, []string{"result"}),
 		cold: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "refold_verifier_cold_checks_total",
@@ -39,12 +59,28 @@ func newMetrics(registry prometheus.Registerer, v *Verifier) (*metrics, error) {
 			m.verdicts.WithLabelValues(string(r))
 		}
 	}
+	m.witness.WithLabelValues(string(audit.KindWire), string(audit.Match), "")
+	for _, rule := range []string{audit.RuleWire, audit.RuleUnwitnessed} {
+		m.witness.WithLabelValues(string(audit.KindWire), string(audit.Mismatch), rule)
+	}
+	for _, rule := range []string{audit.RuleWire, audit.RuleUnlogged, audit.RuleRepeated} {
+		m.witness.WithLabelValues(string(audit.KindStray), string(audit.Mismatch), rule)
+	}
+	for _, why := range []string{ignoredMalformed, ignoredUntrusted, ignoredSignature} {
+		m.ignored.WithLabelValues(why)
+	}
+	for _, cause := range []string{causeObjects, causeParent, causeWitness} {
+		m.retries.WithLabelValues(cause)
+	}
+	for _, result := range []audit.Result{audit.Match, audit.InvalidLog} {
+		m.shadow.WithLabelValues(string(result))
+	}
 	gauge := func(name, help string, value func() float64) prometheus.Collector {
 		return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, value)
 	}
 	var errs []error
 	for _, c := range []prometheus.Collector{
-		m.verdicts, m.cold, m.seconds,
+		m.verdicts, m.witness, m.ignored, m.retries, m.cold, m.shadow, m.seconds,
 		gauge("refold_verifier_sessions", "Sessions that this verifier knows.",
 			func() float64 { return float64(v.Status().Sessions) }),
 		gauge("refold_verifier_lag_events", "Events that this verifier knows of and has not checked yet.",
@@ -59,6 +95,25 @@ func newMetrics(registry prometheus.Registerer, v *Verifier) (*metrics, error) {
 		errs = append(errs, registry.Register(c))
 	}
 	return m, errors.Join(errs...)
+}
+
+// Why a receipt was not believed.
+const (
+	ignoredMalformed = "malformed"
+	ignoredUntrusted = "untrusted"
+	ignoredSignature = "signature"
+)
+
+// What did not answer.
+const (
+	causeObjects = "objects"
+	causeParent  = "parent"
+	causeWitness = "witness"
+)
+
+// countWitness counts a published verdict on a call or a receipt.
+func (m *metrics) countWitness(v *audit.Verdict) {
+	m.witness.WithLabelValues(string(v.Kind), string(v.Result), v.Rule).Inc()
 }
 
 // observe returns a function that records how long a request took.

@@ -20,6 +20,7 @@ import (
 	"github.com/refold-dev/refold/internal/jetstream"
 	"github.com/refold-dev/refold/internal/verify"
 	"github.com/refold-dev/refold/pkg/audit"
+	"github.com/refold-dev/refold/pkg/audit/audittest"
 	"github.com/refold-dev/refold/pkg/eventlog"
 	"github.com/refold-dev/refold/pkg/events"
 	"github.com/refold-dev/refold/pkg/fold/foldtest"
@@ -48,20 +49,20 @@ func (r *replaceable) Sessions(ctx context.Context) iter.Seq2[eventlog.Info, err
 // are unchanged, and with them the last one.
 func later(t *testing.T, l *foldtest.Log, relink bool) *foldtest.Log {
 	t.Helper()
-	m := mutation{messages: recordLog("", l).messages, relinked: relink, relink: 2}
-	e, err := events.Decode(m.messages[2].Payload)
+	messages := audittest.Of("", l).Messages
+	e, err := events.Decode(messages[2].Payload)
 	if err != nil {
 		t.Fatal(err)
 	}
 	e.Time++
-	if m.messages[2].Payload, err = events.Encode(&e); err != nil {
+	if messages[2].Payload, err = events.Encode(&e); err != nil {
 		t.Fatal(err)
 	}
 	if relink {
-		m.link()
+		messages = audittest.Relink(messages, 2)
 	}
 	changed := &foldtest.Log{State: l.State, Objects: l.Objects}
-	for _, msg := range m.messages {
+	for _, msg := range messages {
 		e, err := events.Decode(msg.Payload)
 		if err != nil {
 			t.Fatal(err)
@@ -116,7 +117,7 @@ func TestChangedAtRest(t *testing.T) {
 				for range 2 { // the second one finds it reported
 					if restart {
 						cfg = b.config()
-						cfg.Store, cfg.Hints = store, nil
+						cfg.Store, cfg.Hints, cfg.AuditAtStart = store, nil, true
 						cfg.Log = slog.New(slog.NewTextHandler(&out, &slog.HandlerOptions{Level: slog.LevelWarn}))
 						v, kill = b.start(cfg)
 					}
@@ -160,7 +161,9 @@ func TestStreamMadeAgain(t *testing.T) {
 	b.deleteStream(s.id)
 	forged := &session{id: s.id, log: later(t, s.log, false)}
 	b.write(forged, 1000)
-	_, kill = b.start(b.config())
+	cfg := b.config()
+	cfg.AuditAtStart = true // the last event is the same
+	_, kill = b.start(cfg)
 	defer kill()
 	b.until("a verdict on the log", func() bool { return len(b.verdicts(s.id)) > signed })
 	got := b.verdicts(s.id)
@@ -258,7 +261,9 @@ func TestFlippedOnDisk(t *testing.T) {
 	flipOnDisk(t, dir, s.log.Payloads[2])
 
 	b = benchAt(t, dir)
-	_, kill = b.start(b.config())
+	cfg := b.config()
+	cfg.AuditAtStart = true
+	_, kill = b.start(cfg)
 	defer kill()
 	b.until("a verdict on the log", func() bool { return len(b.verdicts(s.id)) > signed })
 	got := b.verdicts(s.id)

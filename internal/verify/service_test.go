@@ -17,6 +17,7 @@ import (
 	"github.com/refold-dev/refold/internal/jetstream"
 	"github.com/refold-dev/refold/internal/verify"
 	"github.com/refold-dev/refold/pkg/audit"
+	"github.com/refold-dev/refold/pkg/audit/audittest"
 	"github.com/refold-dev/refold/pkg/eventlog"
 	"github.com/refold-dev/refold/pkg/events"
 	"github.com/refold-dev/refold/pkg/fold/foldtest"
@@ -90,15 +91,15 @@ type session struct {
 
 func newSession(n uint64) *session {
 	id := foldtest.ID(1_700_000_000_000, n)
-	return &session{id: id, log: sampleOf(id)}
+	return &session{id: id, log: audittest.Sample(id)}
 }
 
 // putObjects stores the session's objects.
 func (b *bench) putObjects(s *session) {
 	b.t.Helper()
-	r := recordLog("", s.log)
-	for _, ref := range r.refs {
-		data, _ := r.source.Bytes(ref.Digest)
+	r := audittest.Of("", s.log)
+	for _, ref := range r.Refs {
+		data, _ := r.Source.Bytes(ref.Digest)
 		if _, err := objects.Put(b.t.Context(), b.client.Objects(), ref.MediaType, data); err != nil {
 			b.t.Fatal(err)
 		}
@@ -169,19 +170,9 @@ func (b *bench) complete(s *session) bool {
 }
 
 // kindOf returns the kind of the verdict that an event of the type calls for, if any.
-func kindOf(t events.Type) audit.Kind {
-	if t == events.TypeLLMStream {
-		return audit.KindRequest
-	}
-	if t == events.TypeTurnEnd || t == events.TypeSessionClosed {
-		return audit.KindHead
-	}
-	return ""
-}
-
 func lastDue(s *session) uint64 {
 	for i := s.next - 1; i >= 0; i-- {
-		if kindOf(s.log.Events[i].Type()) != "" {
+		if audittest.KindOf(s.log.Events[i].Type()) != "" {
 			return uint64(i + 1)
 		}
 	}
@@ -194,7 +185,7 @@ func (b *bench) wantEach(s *session) {
 	verdicts := b.verdicts(s.id)
 	for i := range s.next {
 		e := &s.log.Events[i]
-		kind := kindOf(e.Type())
+		kind := audittest.KindOf(e.Type())
 		if kind == "" {
 			continue
 		}

@@ -12,12 +12,14 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/refold-dev/refold/internal/follow"
 	"github.com/refold-dev/refold/internal/jetstream"
 	"github.com/refold-dev/refold/pkg/audit"
 	"github.com/refold-dev/refold/pkg/eventlog"
 	"github.com/refold-dev/refold/pkg/events"
+	"github.com/refold-dev/refold/pkg/fold/dumb"
 	"github.com/refold-dev/refold/pkg/objects"
 )
 
@@ -26,6 +28,7 @@ type Records interface {
 	Append(ctx context.Context, session events.ID, id string, payload []byte, after uint64) (seq uint64, err error)
 	Last(ctx context.Context, session events.ID) (jetstream.Record, error)
 	Read(ctx context.Context, session events.ID, from uint64) iter.Seq2[jetstream.Record, error]
+	Counts(ctx context.Context) (map[events.ID]uint64, error)
 }
 
 // Config says what a verifier checks and where its verdicts go. Store, Objects, Verdicts, Key and Registry are required.
@@ -33,6 +36,7 @@ type Config struct {
 	Store    eventlog.Store
 	Objects  objects.Store
 	Verdicts Records
+	Witness  Witness
 	Key      *audit.Key
 	Registry prometheus.Registerer
 
@@ -50,8 +54,15 @@ type Config struct {
 	// ColdShare is the share, in [0,1], of turn ends at which the whole session is checked anew from its first event.
 	ColdShare float64
 	// Recheck is the time after which, on the average, the log of a session at rest is folded anew and compared with what
-	// was signed, as it always is after a start. 0: only then.
+	// was signed; the first time within so much time of the start. 0: never, but see AuditAtStart.
 	Recheck time.Duration
+	// AuditAtStart has that done about all sessions right after the start. Otherwise only the newest verdict of a session
+	// at rest is compared with its log then.
+	AuditAtStart bool
+	// ShadowDumb has the requests of each turn folded a second time by package dumb when the turn has ended, and what both
+	// folds show compared. The second fold is slow: of a turn at most the last 16 requests are folded, of a session no further
+	// than its first 2,000 events.
+	ShadowDumb bool
 	// Sweep, Workers, MaxSessions, RetryMin and RetryMax are as in [follow.Config].
 	Sweep              time.Duration
 	Workers            int
@@ -88,7 +99,7 @@ func (c *Config) validate() error {
 	case !(c.ColdShare >= 0 && c.ColdShare <= 1):
 		return fmt.Errorf("verifier: cold share %v, want 0 to 1", c.ColdShare)
 	}
-	return nil
+	return c.Witness.validate()
 }
 
 // Verifier is the service that checks all sessions and publishes signed verdicts. Any number may run at once.
@@ -99,7 +110,9 @@ type Verifier struct {
 	started  time.Time
 
 	mu        sync.Mutex
-	unchecked map[*handler]struct{} // those that wait for objects
+	unchecked map[*handler]struct{} // those that wait for objects, a parent or receipts
+
+	second secondFold // dumb.RequestOf, but in tests
 }
 
 // New returns a verifier and registers its metrics. The error says what in cfg is wrong.
@@ -108,11 +121,11 @@ func New(cfg Config) (*Verifier, error) {
 	if err := cfg.validate(); err != nil {
 		return nil, err
 	}
-	v := &Verifier{cfg: cfg, started: cfg.Clock(), unchecked: make(map[*handler]struct{})}
+	v := &Verifier{cfg: cfg, started: cfg.Clock(), unchecked: make(map[*handler]struct{}), second: dumb.RequestOf}
 	var err error
 	v.follower, err = follow.New(follow.Config{
-		Store: cfg.Store, Open: v.open, Position: v.position, Hints: cfg.Hints, Partition: cfg.Partition,
-		Audit: true, Recheck: cfg.Recheck, Sweep: cfg.Sweep, Workers: cfg.Workers, MaxSessions: cfg.MaxSessions,
+		Store: cfg.Store, Open: v.open, Position: v.position, AtRest: v.atRest, Hints: cfg.Hints, Partition: cfg.Partition,
+		Audit: cfg.AuditAtStart, Recheck: cfg.Recheck, Sweep: cfg.Sweep, Workers: cfg.Workers, MaxSessions: cfg.MaxSessions,
 		RetryMin: cfg.RetryMin, RetryMax: cfg.RetryMax, Log: cfg.Log,
 	})
 	if err != nil {
@@ -125,7 +138,15 @@ func New(cfg Config) (*Verifier, error) {
 }
 
 // Run checks until ctx ends, which is no error. Whatever it had not published by then is checked again by the next run.
-func (v *Verifier) Run(ctx context.Context) error { return v.follower.Run(ctx) }
+func (v *Verifier) Run(ctx context.Context) error {
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error { return v.follower.Run(ctx) })
+	group.Go(func() error { newAbsences(v).run(ctx); return nil })
+	if v.cfg.Witness.on() {
+		group.Go(func() error { newStrays(v).run(ctx); return nil })
+	}
+	return group.Wait()
+}
 
 // Status returns how far the verifier is.
 func (v *Verifier) Status() follow.Status { return v.follower.Status() }
@@ -166,9 +187,14 @@ func (p *position) before(seq uint64, kind audit.Kind) bool {
 	return seq > p.verdict.Seq || seq == p.verdict.Seq && kind == audit.KindLog && p.verdict.Kind != audit.KindLog
 }
 
-// newest reads a session's newest verdict. One that cannot be believed is a final error.
+// newest reads a session's newest verdict on a request, a head or the log. One that cannot be believed is a final error.
 func (v *Verifier) newest(ctx context.Context, session events.ID) (position, error) {
-	record, err := v.cfg.Verdicts.Last(ctx, session)
+	return v.newestOf(ctx, v.cfg.Verdicts, session)
+}
+
+// newestOf reads a session's newest verdict of those that records holds, as [Verifier.newest] does.
+func (v *Verifier) newestOf(ctx context.Context, records Records, session events.ID) (position, error) {
+	record, err := records.Last(ctx, session)
 	if errors.Is(err, eventlog.ErrNotFound) {
 		return position{}, nil
 	}
@@ -220,10 +246,13 @@ func (v *Verifier) open(ctx context.Context, session events.ID, _ uint64) (follo
 		return nil, 0, err
 	}
 	h := &handler{
-		verifier: v, session: session, published: p, baseline: p,
+		verifier: v, session: session, published: p, baseline: p, shadowed: p.verdict.Seq,
 		checker: audit.NewChecker(audit.CheckerConfig{
 			Session: session, Objects: audit.FromStore(v.cfg.Objects), Parents: audit.FromLogs(v.cfg.Store), Quiet: p.verdict.Seq,
 		}),
+	}
+	if h.calls, err = v.openCalls(ctx, session); err != nil {
+		return nil, 0, err
 	}
 	h.look = p.verdict.Seq > 0 // otherwise the first event calls for it
 	from := uint64(1)

@@ -40,7 +40,7 @@ func (b *bench) run(ctx context.Context) (err error) {
 	if b.session, err = newSession(b.events); err != nil {
 		return err
 	}
-	for _, measure := range []func(context.Context) error{b.append, b.fold, b.steps, b.compacted, b.objects} {
+	for _, measure := range []func(context.Context) error{b.append, b.fold, b.delay, b.tracked, b.steps, b.compacted, b.objects} {
 		if err := measure(ctx); err != nil {
 			return err
 		}

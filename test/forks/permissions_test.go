@@ -9,6 +9,7 @@ import (
 
 	"github.com/nats-io/nats-server/v2/server"
 
+	"github.com/refold-dev/refold/internal/jetstream"
 	"github.com/refold-dev/refold/pkg/audit"
 	"github.com/refold-dev/refold/pkg/eventlog"
 	"github.com/refold-dev/refold/pkg/events"
@@ -64,9 +65,16 @@ func TestPermissions(t *testing.T) {
 	users := documented(t)
 	s := newSystemWith(t, users)
 	client, worker, verifier, projector, reader := s.as("client"), s.as("worker"), s.as("verifier"), s.as("projector"), s.as("reader")
-	for name, service := range map[string]*system{"worker": worker, "verifier": verifier, "projector": projector} {
-		if err := service.client.EnsureStreams(t.Context()); err != nil {
-			t.Errorf("%s: %v", name, err)
+	for _, needs := range []struct {
+		service *system
+		streams []string
+	}{
+		{worker, []string{jetstream.InboxStream, jetstream.ObjectsStream}},
+		{verifier, []string{jetstream.VerdictsStream}},
+		{projector, []string{jetstream.StepsStream}},
+	} {
+		if err := needs.service.client.EnsureStreams(t.Context(), needs.streams...); err != nil {
+			t.Error(err)
 		}
 	}
 	worker.work()

@@ -160,7 +160,8 @@ func (s *system) verifier() (stop func()) {
 	s.t.Helper()
 	v, err := verify.New(verify.Config{
 		Store: s.client.Logs(), Objects: s.client.Objects(), Verdicts: s.client.Verdicts(), Key: s.key,
-		Registry: prometheus.NewPedanticRegistry(), Hints: follow.Hints(s.client.Hints()), Sweep: 50 * time.Millisecond, Log: s.log(),
+		Registry: prometheus.NewPedanticRegistry(), Hints: follow.Hints(s.client.Hints()), Sweep: 50 * time.Millisecond, AuditAtStart: true,
+		Log: s.log(),
 	})
 	if err != nil {
 		s.t.Fatal(err)

@@ -1,0 +1,132 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"slices"
+
+	"github.com/refold-dev/refold/internal/jetstream"
+	"github.com/refold-dev/refold/pkg/audit"
+	"github.com/refold-dev/refold/pkg/eventlog"
+	"github.com/refold-dev/refold/pkg/events"
+)
+
+// storedVerdicts returns the stored verdicts of all kinds on a session, in the order of their places.
+func storedVerdicts(ctx context.Context, client *jetstream.Client, id events.ID) ([]jetstream.Record, error) {
+	var all []jetstream.Record
+	for _, records := range []*jetstream.Records{client.Verdicts(), client.WireVerdicts(), client.StrayVerdicts()} {
+		for r, err := range records.Read(ctx, id, 1) {
+			if err != nil {
+				return nil, err
+			}
+			all = append(all, r)
+		}
+	}
+	slices.SortFunc(all, func(a, b jetstream.Record) int { return int(a.Seq) - int(b.Seq) })
+	return all, nil
+}
+
+// receipts returns what witnesses have signed about a session's requests.
+func receipts(ctx context.Context, client *jetstream.Client, id events.ID) ([]audit.PlacedReceipt, error) {
+	if err := client.Receipts().Current(ctx); err != nil { // a mirror may be behind
+		return nil, err
+	}
+	var all []audit.PlacedReceipt
+	for r, err := range client.Receipts().Read(ctx, id, 1) {
+		if errors.Is(err, eventlog.ErrNotFound) {
+			return nil, fmt.Errorf("%w: no witness has written to this server", err)
+		}
+		if err != nil {
+			return nil, err
+		}
+		receipt, err := audit.DecodeReceipt(r.Payload)
+		if err != nil {
+			return nil, fmt.Errorf("receipt %d of session %s: %w", r.Seq, id, err)
+		}
+		all = append(all, audit.PlacedReceipt{Place: r.Seq, Receipt: receipt})
+	}
+	return all, nil
+}
+
+// snapshot bounds the check of a log that may grow to its first events: those have their receipts when these are read
+// afterwards. What was read meanwhile about events that came since is left out, and what is about none stays.
+func snapshot(ctx context.Context, log eventlog.Log, check *audit.LogCheck) error {
+	if m, ok := log.(interface { // a mirror may be behind
+		Current(ctx context.Context) error
+	}); ok {
+		if err := m.Current(ctx); err != nil {
+			return err
+		}
+	}
+	now, err := log.Last(ctx)
+	if err != nil {
+		return err
+	}
+	since := func(seq uint64) bool { return seq > check.Last && seq <= now }
+	check.Receipts = slices.DeleteFunc(check.Receipts, func(p audit.PlacedReceipt) bool { return since(p.Receipt.Seq) })
+	check.Prior = slices.DeleteFunc(check.Prior, func(v audit.Verdict) bool { return since(v.Seq) })
+	check.Messages = upTo(check.Messages, check.Last)
+	return nil
+}
+
+// upTo yields the messages up to the sequence.
+func upTo(messages iter.Seq2[eventlog.Message, error], last uint64) iter.Seq2[eventlog.Message, error] {
+	return func(yield func(eventlog.Message, error) bool) {
+		for m, err := range messages {
+			if err == nil && m.Seq > last || !yield(m, err) {
+				return
+			}
+		}
+	}
+}
+
+// digests words how the bodies that a verdict on a call or a receipt is about compare: which are equal, and where they are not,
+// what each is.
+func digests(v *audit.Verdict) string {
+	type body struct {
+		name   string
+		digest events.BodyDigest
+	}
+	var text string
+	var last body
+	for _, b := range []body{{"recorded", v.Recorded}, {"rebuilt", v.Rebuilt}, {"wire", v.Wire}} {
+		if b.digest == (events.BodyDigest{}) {
+			continue
+		}
+		switch {
+		case text == "":
+			text = b.name
+		case b.digest == last.digest:
+			text += " = " + b.name
+		default:
+			text += fmt.Sprintf(" %s/%d, %s", short(last.digest), last.digest.Bytes, b.name)
+		}
+		last = b
+	}
+	if v.Result != audit.Match && text != "" {
+		text += fmt.Sprintf(" %s/%d", short(last.digest), last.digest.Bytes)
+	}
+	if v.Receipt > 0 {
+		text += fmt.Sprintf(", receipt %d", v.Receipt)
+	}
+	return text
+}
+
+// short returns the first digits of a digest.
+func short(d events.BodyDigest) string {
+	const digits = 12
+	return d.SHA256.String()[:digits]
+}
+
+// detail returns what a report's line says last.
+func detail(v *audit.Verdict) string {
+	if v.Kind != audit.KindWire && v.Kind != audit.KindStray {
+		return v.Reason
+	}
+	if v.Reason == "" {
+		return digests(v)
+	}
+	return fmt.Sprintf("%s: %s (%s)", v.Rule, v.Reason, digests(v))
+}
