@@ -23,6 +23,7 @@ const providerSimulator = "simulator"
 func newDev(g *globals) *cobra.Command {
 	var port int
 	var metrics, script string
+	var witness bool
 	var w program.WorkerFlags
 	cmd := &cobra.Command{
 		Use:   "dev",
@@ -35,13 +36,17 @@ func newDev(g *globals) *cobra.Command {
 			if g.nats != "" {
 				return errors.New("refold dev brings its own NATS server: leave --nats and REFOLD_NATS out, or run the programs one by one")
 			}
-			return runDev(cmd.Context(), cmd.OutOrStdout(), g.dir, port, metrics, script, &w)
+			if witness && w.Provider != providerSimulator && w.ProviderURL == "" {
+				return errors.New("--witness stands before one address: give the provider's with --provider-url")
+			}
+			return runDev(cmd.Context(), cmd.OutOrStdout(), g.dir, port, metrics, script, witness, &w)
 		},
 	}
 	f := cmd.Flags()
 	f.IntVar(&port, "port", -1, "port of the NATS server on 127.0.0.1; -1 takes a free one")
 	f.StringVar(&metrics, "metrics", "127.0.0.1:0", "address for /metrics and /healthz; port 0 takes a free one")
 	f.StringVar(&script, "script", "", "script of the simulator")
+	f.BoolVar(&witness, "witness", false, "run a witness between worker and provider too, and have the verifier compare each call with its receipt")
 	providerFlags(cmd, &w)
 	w.SessionFlags(cmd)
 	return cmd
@@ -54,7 +59,7 @@ func providerFlags(cmd *cobra.Command, w *program.WorkerFlags) {
 	f.StringVar(&w.Model, "model", "deepseek-chat", "model of sessions that choose none")
 }
 
-func runDev(ctx context.Context, out io.Writer, dir string, port int, metrics, script string, w *program.WorkerFlags) error {
+func runDev(ctx context.Context, out io.Writer, dir string, port int, metrics, script string, witness bool, w *program.WorkerFlags) error {
 	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelInfo}))
 	group, ctx := errgroup.WithContext(ctx)
 	sim, err := simulate(ctx, group, w, script)
@@ -78,15 +83,26 @@ func runDev(ctx context.Context, out io.Writer, dir string, port int, metrics, s
 	if err != nil {
 		return err
 	}
-	group.Go(func() error { return httpserve.ServeListener(ctx, listener, local.Registry, local.Client.Healthy) })
+	key := "none"
+	if witness {
+		stands, err := local.Witness(ctx, w)
+		if err != nil {
+			return err
+		}
+		key = stands.Public()
+		group.Go(func() error { return stands.Run(ctx) })
+	}
+	group.Go(func() error {
+		return httpserve.ServeListener(ctx, listener, local.Registry, local.Client.Healthy, local.Mounts()...)
+	})
 	group.Go(func() error { return local.Audit(ctx) })
 	group.Go(func() error { return local.Work(ctx, w) })
 	simulated := "none"
 	if sim != nil {
 		simulated = sim.URL()
 	}
-	_, err = fmt.Fprintf(out, "data:      %s\nnats:      %s\nmetrics:   http://%s/metrics\nsimulator: %s\nready; interrupt to stop\n",
-		home.Dir(), local.Server.ClientURL(), listener.Addr(), simulated)
+	_, err = fmt.Fprintf(out, "data:      %s\nnats:      %s\nmetrics:   http://%s/metrics\nsimulator: %s\nwitness:   %s\nready; interrupt to stop\n",
+		home.Dir(), local.Server.ClientURL(), listener.Addr(), simulated, key)
 	if err != nil {
 		return err
 	}

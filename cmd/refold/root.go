@@ -43,8 +43,9 @@ func newRoot() *cobra.Command {
 	f.StringVar(&g.dir, "dir", program.DefaultHome(), "data directory of the embedded server (REFOLD_DIR)")
 	f.BoolVar(&g.json, "json", false, "print JSON instead of text where there is a choice")
 	root.AddCommand(
-		newSession(g), newRequest(g), newVerify(g), newVerdict(g), newObject(g), newRequests(), newImport(g), newSimulator(), newDev(g), newDemo(),
-		hidden(program.Worker()), hidden(program.Verifier()), hidden(program.Projector()),
+		newSession(g), newRequest(g), newVerify(g), newVerdict(g), newTlog(g), newExport(g), newAudit(g), newObject(g), newRequests(), newImport(g), newSimulator(), newDev(g), newDemo(),
+		program.Mirror(), newStreams(g),
+		hidden(program.Worker()), hidden(program.Verifier()), hidden(program.Projector()), hidden(program.Witness()),
 	)
 	return root
 }

@@ -46,6 +46,11 @@ func (c *Client) request(ctx context.Context, msg *nats.Msg) (*nats.Msg, error) 
 
 // api asks the JetStream API and decodes the answer into out, whose error field is the *natsjs.APIError at apiErr.
 func (c *Client) api(ctx context.Context, subject string, ask, out any, apiErr **natsjs.APIError) error {
+	return c.apiAt(ctx, c.prefix, subject, ask, out, apiErr)
+}
+
+// apiAt is api of whatever account answers under a prefix, which ends in a dot.
+func (c *Client) apiAt(ctx context.Context, prefix, subject string, ask, out any, apiErr **natsjs.APIError) error {
 	var body []byte
 	if ask != nil {
 		var err error
@@ -53,7 +58,7 @@ func (c *Client) api(ctx context.Context, subject string, ask, out any, apiErr *
 			return fmt.Errorf("encode request %s: %w", subject, err)
 		}
 	}
-	resp, err := c.request(ctx, &nats.Msg{Subject: c.prefix + subject, Data: body})
+	resp, err := c.request(ctx, &nats.Msg{Subject: prefix + subject, Data: body})
 	if err != nil {
 		return err
 	}
@@ -123,16 +128,43 @@ type streamState struct {
 	LastTime time.Time `json:"last_ts"`
 }
 
-// state asks the stream's leader for its state.
-func (c *Client) state(ctx context.Context, stream string) (streamState, error) {
+// streamInfo is what the leader says of a stream and its configuration, as far as it is used here.
+type streamInfo struct {
+	Created time.Time `json:"created"`
+	Config  struct {
+		Name   string `json:"name"`
+		Mirror *struct {
+			Name     string `json:"name"`
+			External *struct {
+				API string `json:"api"`
+			} `json:"external"`
+		} `json:"mirror"`
+		Metadata struct {
+			Origin string `json:"refold-origin-created"` // see metaOrigin
+		} `json:"metadata"`
+	} `json:"config"`
+	State  streamState `json:"state"`
+	Mirror *struct {
+		Error *natsjs.APIError `json:"error"`
+	} `json:"mirror"`
+}
+
+// info asks the leader of a stream about it, in the account that answers under the prefix.
+func (c *Client) info(ctx context.Context, prefix, stream string) (streamInfo, error) {
 	var answer struct {
 		Error *natsjs.APIError `json:"error"`
-		State streamState      `json:"state"`
+		streamInfo
 	}
-	if err := c.api(ctx, "STREAM.INFO."+stream, nil, &answer, &answer.Error); err != nil {
-		return streamState{}, err
+	if err := c.apiAt(ctx, prefix, "STREAM.INFO."+stream, nil, &answer, &answer.Error); err != nil {
+		return streamInfo{}, err
 	}
-	return answer.State, nil
+	return answer.streamInfo, nil
+}
+
+// state asks the stream's leader for its state.
+func (c *Client) state(ctx context.Context, stream string) (streamState, error) {
+	info, err := c.info(ctx, c.prefix, stream)
+	return info.State, err
 }
 
 // ack is the server's answer to a publish.

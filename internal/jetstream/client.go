@@ -349,7 +349,11 @@ func (c *Client) Logs() *Logs { return &Logs{client: c} }
 func (c *Client) Inbox() *Inbox { return &Inbox{client: c} }
 
 // Objects returns the object store.
-func (c *Client) Objects() *Objects { return NewObjects(c.js) }
+func (c *Client) Objects() *Objects {
+	o := NewObjects(c.js)
+	o.current = func(ctx context.Context) error { return c.current(ctx, ObjectsStream) }
+	return o
+}
 
 // Verdicts returns the verifiers' verdicts.
 func (c *Client) Verdicts() *Records {

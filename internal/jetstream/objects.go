@@ -82,13 +82,16 @@ func ObjectsConfig(replicas int) natsjs.StreamConfig {
 // acknowledged or read back. A put that finds an object already there reads and checks it, and replaces damaged
 // parts; each replacement is fenced by the sequence of the message it replaces.
 //
-// Reads are direct gets, which any replica may answer. Absence and damage are believed only from the stream's leader.
+// Reads are direct gets, which any replica may answer. Absence and damage are believed only from the stream's leader, and of a
+// mirror when it has everything that the stream has which it mirrors; until then Get says [objects.ErrUnavailable].
 // A writer needs to publish object.*.*; a reader needs the API subjects DIRECT.GET.OBJECTS.> and STREAM.MSG.GET.OBJECTS;
 // a writer needs both.
 type Objects struct {
 	js     natsjs.JetStream
 	prefix string // of API subjects, with the final dot
 	codec  *objectCodec
+	// current returns nil when what the stream lacks is known to be missing. Nil: it is no mirror.
+	current func(ctx context.Context) error
 }
 
 var _ objects.Store = (*Objects)(nil)
@@ -149,6 +152,17 @@ func (o *Objects) Put(ctx context.Context, ref objects.Ref, data []byte) error {
 
 // Get implements [objects.Store]. Every chunk is checked against its digest in the manifest.
 func (o *Objects) Get(ctx context.Context, d objects.Digest) ([]byte, error) {
+	data, err := o.get(ctx, d)
+	if o.current == nil || !errors.Is(err, objects.ErrNotFound) && !errors.Is(err, objects.ErrCorrupt) {
+		return data, err
+	}
+	if behind := o.current(ctx); behind != nil {
+		return nil, fmt.Errorf("%w: %s is not here: %w", objects.ErrUnavailable, d, behind)
+	}
+	return o.get(ctx, d)
+}
+
+func (o *Objects) get(ctx context.Context, d objects.Digest) ([]byte, error) {
 	m, found, err := o.manifest(ctx, d)
 	if err != nil {
 		return nil, fmt.Errorf("stream %s: %w", ObjectsStream, err)

@@ -6,12 +6,14 @@ import (
 	"fmt"
 	"hash/fnv"
 	"log/slog"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
 
 	natsjs "github.com/nats-io/nats.go/jetstream"
 
+	"github.com/refold-dev/refold/pkg/eventlog"
 	"github.com/refold-dev/refold/pkg/events"
 )
 
@@ -171,39 +173,79 @@ func (c *Client) storage() natsjs.StorageType {
 	return natsjs.FileStorage
 }
 
-// EnsureStreams makes INBOX with its consumer, OBJECTS, VERDICTS and STEPS where they are missing. Any number of
-// callers may do so at a time. What exists with another configuration is left alone and logged as a warning, field by
-// field; see [Client.Differences].
-func (c *Client) EnsureStreams(ctx context.Context) error {
-	for _, cfg := range c.sharedStreams() {
-		if err := c.createStream(ctx, cfg); err != nil {
-			return fmt.Errorf("make stream %s: %w", cfg.Name, err)
-		}
-	}
-	if err := c.createInboxConsumer(ctx); err != nil {
-		return fmt.Errorf("make consumer %s of stream %s: %w", InboxConsumer, InboxStream, err)
-	}
-	differences, err := c.Differences(ctx)
+// EnsureStreams sees to it that the shared streams with these names are there, all of them when none is named, INBOX with its
+// consumer. It looks before it makes one, so that credentials that may not make streams work where an operator has made
+// them. Any number of callers may do so at a time. What exists with another configuration is left alone and logged as a
+// warning, field by field; see [Client.Differences].
+//
+// The error wraps [eventlog.ErrPermission] and names stream and right when a stream is missing and may not be made: an
+// operator makes it, or grants the right.
+func (c *Client) EnsureStreams(ctx context.Context, names ...string) error {
+	wanted, err := c.sharedStreams(names)
 	if err != nil {
 		return err
 	}
-	for _, d := range differences {
-		c.cfg.Logger.WarnContext(ctx, "a stream differs from what this program would make",
-			slog.String("stream", d.Stream), slog.String("field", d.Field), slog.String("have", d.Have), slog.String("want", d.Want))
+	for _, want := range wanted {
+		have, err := c.lookAt(ctx, want.Name)
+		if errors.Is(err, eventlog.ErrNotFound) {
+			if err = c.createStream(ctx, want); err != nil {
+				return fmt.Errorf("make stream %s, which is missing: %w", want.Name, err)
+			}
+			have, err = c.lookAt(ctx, want.Name)
+		}
+		if err != nil {
+			return fmt.Errorf("look at stream %s: %w", want.Name, err)
+		}
+		for _, d := range compare(want, have) {
+			c.cfg.Logger.WarnContext(ctx, "a stream differs from what this program would make",
+				slog.String("stream", d.Stream), slog.String("field", d.Field), slog.String("have", d.Have), slog.String("want", d.Want))
+		}
+		if want.Name == InboxStream {
+			if err := c.ensureInboxConsumer(ctx); err != nil {
+				return fmt.Errorf("make consumer %s of stream %s, which is missing: %w", InboxConsumer, InboxStream, err)
+			}
+		}
 	}
 	return nil
 }
 
-func (c *Client) sharedStreams() []natsjs.StreamConfig {
+// lookAt returns the configuration of a stream. The error is mapped; it wraps [eventlog.ErrNotFound] when there is none.
+func (c *Client) lookAt(ctx context.Context, name string) (cfg natsjs.StreamConfig, err error) {
+	err = c.retried(ctx, c.prefix+"STREAM.INFO."+name, func(ctx context.Context) error {
+		stream, err := c.js.Stream(ctx, name)
+		if err == nil {
+			cfg = stream.CachedInfo().Config
+		}
+		return err
+	})
+	return cfg, err
+}
+
+// SharedStreams returns the names of the streams that are not a session's, in the order in which they are made.
+func SharedStreams() []string {
+	return []string{InboxStream, ObjectsStream, VerdictsStream, WitnessStream, StepsStream}
+}
+
+// sharedStreams returns the configurations of the shared streams with these names, of all when none is named.
+func (c *Client) sharedStreams(names []string) ([]natsjs.StreamConfig, error) {
 	objects := ObjectsConfig(c.cfg.Replicas)
 	objects.Storage = c.storage()
-	return []natsjs.StreamConfig{
+	all := []natsjs.StreamConfig{
 		c.InboxConfig(),
 		objects,
 		c.recordsConfig(VerdictsStream, "what verifiers have found, signed", verdictPrefix+"*", verdictPrefix+"*.*"),
 		c.recordsConfig(WitnessStream, "receipts of what passed between workers and providers", witnessPrefix+"*.*"),
 		c.recordsConfig(StepsStream, "one record per finished step", stepPrefix+"*"),
 	}
+	for _, name := range names {
+		if !slices.Contains(SharedStreams(), name) {
+			return nil, fmt.Errorf("%w: no shared stream has the name %q: there are %s", events.ErrInvalid, name, strings.Join(SharedStreams(), ", "))
+		}
+	}
+	if len(names) == 0 {
+		return all, nil
+	}
+	return slices.DeleteFunc(all, func(cfg natsjs.StreamConfig) bool { return !slices.Contains(names, cfg.Name) }), nil
 }
 
 // createStream makes the stream unless it exists, in whatever configuration.
@@ -217,7 +259,16 @@ func (c *Client) createStream(ctx context.Context, cfg natsjs.StreamConfig) erro
 	})
 }
 
-func (c *Client) createInboxConsumer(ctx context.Context) error {
+// ensureInboxConsumer makes the workers' consumer unless it is there.
+func (c *Client) ensureInboxConsumer(ctx context.Context) error {
+	const name = InboxStream + "." + InboxConsumer
+	err := c.retried(ctx, c.prefix+"CONSUMER.INFO."+name, func(ctx context.Context) error {
+		_, err := c.js.Consumer(ctx, InboxStream, InboxConsumer)
+		return err
+	})
+	if err == nil || ctx.Err() != nil {
+		return err
+	}
 	subject := c.prefix + "CONSUMER.CREATE." + InboxStream + "." + InboxConsumer
 	return c.retried(ctx, subject, func(ctx context.Context) error {
 		_, err := c.js.CreateConsumer(ctx, InboxStream, c.inboxConsumerConfig())
@@ -265,24 +316,29 @@ func backoff(attempt int) time.Duration {
 // Difference is a setting of an existing stream that is not what this client would have chosen.
 type Difference struct{ Stream, Field, Have, Want string }
 
-// Differences compares the shared streams with what this client would make. Settings that only bound how much is kept
-// without evicting, such as MaxBytes with DiscardNew, are the operator's and not compared.
-func (c *Client) Differences(ctx context.Context) ([]Difference, error) {
+// Differences compares the shared streams with these names, all of them when none is named, with what this client would
+// make. Settings that only bound how much is kept without evicting, such as MaxBytes with DiscardNew, are the operator's
+// and not compared, and a mirror is another account's.
+func (c *Client) Differences(ctx context.Context, names ...string) ([]Difference, error) {
+	wanted, err := c.sharedStreams(names)
+	if err != nil {
+		return nil, err
+	}
 	var all []Difference
-	for _, want := range c.sharedStreams() {
-		watched, stop := c.watch(ctx, c.prefix+"STREAM.INFO."+want.Name)
-		stream, err := c.js.Stream(watched, want.Name)
-		err = cause(watched, err)
-		stop()
+	for _, want := range wanted {
+		have, err := c.lookAt(ctx, want.Name)
 		if err != nil {
-			return nil, fmt.Errorf("look at stream %s: %w", want.Name, mapped(err))
+			return nil, fmt.Errorf("look at stream %s: %w", want.Name, err)
 		}
-		all = append(all, compare(want, stream.CachedInfo().Config)...)
+		all = append(all, compare(want, have)...)
 	}
 	return all, nil
 }
 
 func compare(want, have natsjs.StreamConfig) []Difference {
+	if have.Mirror != nil {
+		return nil
+	}
 	var out []Difference
 	for _, f := range []struct {
 		name       string

@@ -18,8 +18,8 @@ import (
 	"github.com/refold-dev/refold/internal/jetstream"
 )
 
-// Home is the directory of the embedded server: its streams, the verifier's key, a lock, and the address of the
-// process that serves it.
+// Home is the directory of the embedded server: its streams, the verifier's key, the transparency log, a lock, and the
+// address of the process that serves it.
 type Home struct {
 	dir      string
 	patience time.Duration // with another process that has the lock and cannot be reached
@@ -34,6 +34,7 @@ const (
 	homeAddress = "address"
 	homeStreams = "streams"
 	homeKey     = "verifier.seed"
+	homeLog     = "log"
 )
 
 // ErrInUse means that another process serves the home.
@@ -69,6 +70,9 @@ func (h *Home) Dir() string { return h.dir }
 
 // KeyFile returns the path of the verifier's seed.
 func (h *Home) KeyFile() string { return filepath.Join(h.dir, homeKey) }
+
+// LogDir returns the directory of the transparency log; its key's file is beside it.
+func (h *Home) LogDir() string { return filepath.Join(h.dir, homeLog) }
 
 // Serve starts the embedded server over the home's streams and holds the lock until release is called. The error wraps
 // [ErrInUse] when another process serves it, see [Home.ServeWhenFree]. port is as in [embedded.Options].
@@ -179,13 +183,14 @@ func (h *Home) Connect(ctx context.Context, log *slog.Logger) (client *jetstream
 	return client, done, nil
 }
 
-// connectStreams returns a client that has made the shared streams.
-func connectStreams(ctx context.Context, cfg jetstream.Config) (*jetstream.Client, error) {
+// connectStreams returns a client that has seen to it that the shared streams with these names are there, all of them when
+// none is named.
+func connectStreams(ctx context.Context, cfg jetstream.Config, streams ...string) (*jetstream.Client, error) {
 	client, err := jetstream.Connect(ctx, cfg)
 	if err != nil {
 		return nil, err
 	}
-	if err := client.EnsureStreams(ctx); err != nil {
+	if err := client.EnsureStreams(ctx, streams...); err != nil {
 		client.Close()
 		return nil, err
 	}

@@ -9,10 +9,12 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/refold-dev/refold/internal/embedded"
+	"github.com/refold-dev/refold/internal/httpserve"
 	"github.com/refold-dev/refold/internal/jetstream"
+	"github.com/refold-dev/refold/internal/tlog"
 )
 
-// Local is an embedded server with the verifier and the projector on it, all in this process.
+// Local is an embedded server with the verifier, the projector and the transparency log on it, all in this process.
 type Local struct {
 	Server   *embedded.Server
 	Client   *jetstream.Client
@@ -21,6 +23,8 @@ type Local struct {
 	ackWait  time.Duration
 	release  func()
 	log      *slog.Logger
+
+	witnesses []string // public keys of those whose receipts the verifier wants
 }
 
 // LocalOptions say how to start a [Local].
@@ -50,11 +54,28 @@ func (l *Local) Close() {
 	l.release()
 }
 
-// Audit runs the verifier and the projector until ctx ends.
+// Witness puts a witness between the worker that the flags describe and its provider, whose address they name. The caller
+// runs it, and calls Audit and Work afterwards.
+func (l *Local) Witness(ctx context.Context, w *WorkerFlags) (*WitnessServer, error) {
+	server, err := NewWitness(ctx, l.Client, &WitnessFlags{
+		Listen: "127.0.0.1:0", Upstream: w.ProviderURL, KeyFile: l.home.WitnessKeyFile(), PlainHTTP: w.PlainHTTP,
+		Grace: time.Second, // whoever interrupts it waits for the end
+	}, l.Registry, l.log)
+	if err != nil {
+		return nil, err
+	}
+	w.ProviderURL = server.URL()
+	l.witnesses = append(l.witnesses, server.Public())
+	return server, nil
+}
+
+// Audit runs the verifier, the projector and the transparency log until ctx ends.
 func (l *Local) Audit(ctx context.Context) error {
 	const sweep = 2 * time.Second // the sessions are few
 	group, ctx := errgroup.WithContext(ctx)
-	v, err := NewVerifier(l.Client, &VerifierFlags{KeyFile: l.home.KeyFile(), Sweep: sweep}, l.Registry, l.log)
+	v, err := NewVerifier(l.Client, &VerifierFlags{
+		KeyFile: l.home.KeyFile(), Witnesses: l.witnesses, Sweep: sweep, AuditAtStart: true,
+	}, l.Registry, l.log)
 	if err != nil {
 		return err
 	}
@@ -62,9 +83,19 @@ func (l *Local) Audit(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	keeper, err := NewLog(l.Client, LogFlags{Dir: l.home.LogDir()}, l.Registry, l.log)
+	if err != nil {
+		return err
+	}
 	group.Go(func() error { return v.Run(ctx) })
 	group.Go(func() error { return p.Run(ctx) })
+	group.Go(func() error { return keeper.Run(ctx) })
 	return group.Wait()
+}
+
+// Mounts returns what the program hands out beside metrics and health.
+func (l *Local) Mounts() []httpserve.Mount {
+	return []httpserve.Mount{{Path: LogPath, Handler: tlog.Handler(l.home.LogDir())}}
 }
 
 // Work runs a loop worker until ctx ends.

@@ -140,7 +140,25 @@ func (s *Service) Logger() (*slog.Logger, error) {
 	return s.log, nil
 }
 
-// Connect connects to NATS and makes the shared streams.
+// streamsOf names the shared streams that a program cannot do without. It makes those that are missing, when it may; one
+// that another program writes is made by that one. A mirror needs none; all are named for a program that is not listed.
+func streamsOf(name string) []string {
+	switch name {
+	case "loop-worker":
+		return []string{jetstream.InboxStream, jetstream.ObjectsStream}
+	case "verifier":
+		return []string{jetstream.VerdictsStream}
+	case "projector":
+		return []string{jetstream.StepsStream}
+	case "witness":
+		return []string{jetstream.WitnessStream}
+	case mirrorName:
+		return nil
+	}
+	return jetstream.SharedStreams()
+}
+
+// Connect connects to NATS and sees to it that the shared streams are there which the program cannot do without.
 func (s *Service) Connect(ctx context.Context, name string) (*jetstream.Client, error) {
 	if s.NATS == "" {
 		return nil, errors.New("no NATS server: give --nats URL or set REFOLD_NATS (refold dev needs neither)")
@@ -152,9 +170,18 @@ func (s *Service) Connect(ctx context.Context, name string) (*jetstream.Client, 
 	if err != nil {
 		return nil, err
 	}
-	return connectStreams(ctx, jetstream.Config{
-		URL: s.NATS, Creds: s.Creds, Name: name, Replicas: s.Replicas, AckWait: s.AckWait, Logger: log,
-	})
+	cfg := jetstream.Config{URL: s.NATS, Creds: s.Creds, Name: name, Replicas: s.Replicas, AckWait: s.AckWait, Logger: log}
+	streams := streamsOf(name)
+	if len(streams) == 0 {
+		return jetstream.Connect(ctx, cfg)
+	}
+	client, err := connectStreams(ctx, cfg, streams...)
+	if err == nil && name == "loop-worker" { // others read what is in them before anybody has written there
+		if err := client.EnsureStreams(ctx); err != nil {
+			log.DebugContext(ctx, "not all shared streams are there", slog.Any("error", err))
+		}
+	}
+	return client, err
 }
 
 // Registry returns a metrics registry with the process's own metrics.

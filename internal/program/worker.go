@@ -222,7 +222,11 @@ func (s *Service) run(ctx context.Context, name string, log *slog.Logger, build 
 		if err != nil {
 			return err
 		}
-		group.Go(func() error { return httpserve.ServeListener(ctx, listener, reg, health) })
+		var mounts []httpserve.Mount
+		if m, ok := service.(mounting); ok {
+			mounts = m.Mounts()
+		}
+		group.Go(func() error { return httpserve.ServeListener(ctx, listener, reg, health, mounts...) })
 	}
 	log.InfoContext(ctx, "ready", slog.String("program", name), slog.String("nats", client.Where()))
 	group.Go(func() error { return service.Run(ctx) })

@@ -67,7 +67,7 @@ func TestScripts(t *testing.T) {
 
 func setup(env *testscript.Env) error {
 	env.Setenv("PATH", programs+string(os.PathListSeparator)+os.Getenv("PATH"))
-	for _, name := range []string{"REFOLD_DIR", "REFOLD_NATS", "REFOLD_CREDS", "DEEPSEEK_API_KEY", "REFOLD_PROVIDER_URL", "REFOLD_VERIFIER_KEY"} {
+	for _, name := range []string{"REFOLD_DIR", "REFOLD_NATS", "REFOLD_CREDS", "DEEPSEEK_API_KEY", "REFOLD_PROVIDER_URL", "REFOLD_VERIFIER_KEY", "REFOLD_LOG"} {
 		env.Setenv(name, "")
 	}
 	env.Setenv("HOME", env.WorkDir)
