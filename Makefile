@@ -13,7 +13,7 @@ TOOLS    := $(CURDIR)/.cache/tools
 GOLANGCI := $(TOOLS)/golangci-lint-$(GOLANGCI_VERSION)/golangci-lint
 PROM     := $(TOOLS)/prometheus-$(PROMETHEUS_VERSION)/prometheus
 
-PROGRAMS     := loop-worker verifier projector refold
+PROGRAMS     := loop-worker witness verifier projector refold
 IMAGES       := $(PROGRAMS) nats-server prometheus
 STATIC_BUILD := CGO_ENABLED=0 $(GO) build -trimpath -ldflags '-s -w'
 

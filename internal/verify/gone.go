@@ -43,7 +43,8 @@ func (a *absences) run(ctx context.Context) {
 func (a *absences) look(ctx context.Context) error {
 	v := a.verifier
 	st := v.follower.Status()
-	if st.SweepErr != nil || st.Swept.IsZero() || !st.Swept.After(a.swept) {
+	complete := st.SweepErr == nil && st.Swept.After(a.swept)
+	if !complete {
 		return nil
 	}
 	a.swept = st.Swept
