@@ -36,11 +36,12 @@ test: ## Run all tests
 	$(GO) test $(TESTFLAGS) ./...
 
 # internal/lint has nothing that runs beside something else, and its analyzers
-# take minutes under the detector. test/crash starts a process for each kill,
-# which is slow under the detector: a sample does there.
+# take minutes under the detector. test/crash and test/audit start a process for
+# each kill, and test/tamper checks thousands of logs, which is slow under the
+# detector: a sample does there.
 race: ## Run the tests under the race detector
-	$(GO) test -race -timeout 15m $(TESTFLAGS) $$($(GO) list ./... | grep -v -e /internal/lint$$ -e /test/crash$$)
-	$(GO) test -race -short -timeout 5m $(TESTFLAGS) ./test/crash
+	$(GO) test -race -timeout 15m $(TESTFLAGS) $$($(GO) list ./... | grep -v -e /internal/lint$$ -e /test/crash$$ -e /test/audit$$ -e /test/tamper$$)
+	$(GO) test -race -short -timeout 5m $(TESTFLAGS) ./test/crash ./test/audit ./test/tamper
 
 lint: $(GOLANGCI) ## Run golangci-lint, built once into .cache/
 	$(GO) vet ./...

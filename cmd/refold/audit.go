@@ -25,8 +25,9 @@ func newAudit(g *globals) *cobra.Command {
 			"transparency log with the checkpoint in the file. Reads nothing but the file.\n\n" +
 			"Whom to believe is yours to say: the keys must come to you in another way than the file. Without --trust the verdicts of every\n" +
 			"key are compared, without --witness no call needs a receipt, without --log-key nobody has signed the checkpoint.\n\n" +
-			"Exit code 0: every request is a match and nothing else was found. 1: findings. 2: the file could not be read, or something in\n" +
-			"it could not be checked, as requests that show withheld content.",
+			"Exit code 0: every request is a match and nothing else was found. 1: findings. 2: the file could not be read, something in\n" +
+			"it could not be checked, as requests that show withheld content, a flag or an argument is wrong, or the output could not be\n" +
+			"written.",
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			report, err := auditFile(cmd, args[0], &o)
@@ -44,29 +45,31 @@ func newAudit(g *globals) *cobra.Command {
 			return auditCode(report)
 		},
 	}
+	program.FailWith(cmd, exitUnread)
 	f := cmd.Flags()
-	f.StringArrayVar(&o.Trusted, "trust", nil, "public key of a verifier whose signed verdicts count; may be repeated; all when absent")
+	f.StringArrayVar(&o.Trusted, "trust", nil, "public key of a verifier whose signed verdicts count, and of whom one must have signed something; may be repeated; all when absent")
 	f.StringArrayVar(&o.Witnesses, "witness", nil, "public key of a witness that every call passes; may be repeated")
-	f.StringArrayVar(&o.LogKeys, "log-key", nil, "public key of the transparency log, as in its .pub file; may be repeated")
+	f.StringArrayVar(&o.LogKeys, "log-key", nil, "public key of the transparency log, as in its .pub file, in which every verdict that counts must stand; may be repeated")
 	f.BoolVar(&o.Cold, "cold", false, "build every request from its first byte instead of going on from the one before")
 	return cmd
 }
 
 func auditFile(cmd *cobra.Command, name string, o *bundle.Options) (*bundle.Report, error) {
-	file, err := os.Open(name)
-	if err != nil {
-		return nil, errors.Unwrap(err) // the name stands before it
-	}
-	defer file.Close() //nolint:errcheck // it was only read
-	info, err := file.Stat()
+	// Before it is opened: opening a FIFO waits for a writer.
+	info, err := os.Stat(name)
 	switch {
 	case err != nil:
-		return nil, err
+		return nil, errors.Unwrap(err) // the name stands before it
 	case info.IsDir():
 		return nil, errors.New("this is a directory: name a file that refold export wrote")
 	case !info.Mode().IsRegular():
 		return nil, errors.New("this is no regular file: write the bundle to one first, it is read more than once")
 	}
+	file, err := os.Open(name)
+	if err != nil {
+		return nil, errors.Unwrap(err)
+	}
+	defer file.Close() //nolint:errcheck // it was only read
 	r, err := bundle.NewReader(file, info.Size())
 	if err != nil {
 		return nil, err
@@ -101,6 +104,7 @@ type auditSummary struct {
 	Unchecked  int           `json:"unchecked"`
 	Confirmed  int           `json:"confirmed"`
 	Ignored    int           `json:"ignored"`
+	Silent     []string      `json:"silent,omitempty"`
 	Verifiers  []auditSigner `json:"verifiers"`
 	Receipts   int           `json:"receipts"`
 	Calls      int           `json:"calls"`
@@ -133,7 +137,7 @@ type auditLog struct {
 func newSummary(r *bundle.Report) *auditSummary {
 	s := &auditSummary{
 		V: 1, Kind: "summary", Session: r.Session, Result: "match", Last: r.Last, Stated: r.Manifest.Last, Requests: r.Requests, Matches: r.Matches,
-		Unchecked: r.Unchecked, Confirmed: r.Confirmed, Ignored: r.Ignored, Verifiers: signers(r.Verifiers), Receipts: r.Receipts, Calls: r.Calls,
+		Unchecked: r.Unchecked, Confirmed: r.Confirmed, Ignored: r.Ignored, Silent: r.Silent, Verifiers: signers(r.Verifiers), Receipts: r.Receipts, Calls: r.Calls,
 		Passed: r.Passed, Witnesses: signers(r.Witnesses), Lineage: string(r.Lineage), Parent: r.Parent.ID, ParentSeq: r.Parent.Seq,
 		Withheld: r.Manifest.Withheld.Types(), Redacted: r.Withheld, Conclusion: auditConclusion(r),
 	}
@@ -203,7 +207,7 @@ func auditText(r *bundle.Report) string {
 		}
 		line("log", "%d verdicts are in the log %s at size %d, %s", r.Log.Proven, program.Printable(p.Origin), p.Size, signed)
 		if r.Log.Later > 0 {
-			line("", "%d verdicts are newer than that", r.Log.Later)
+			line("", "%d verdicts are newer than that: nothing is proven of them", r.Log.Later)
 		}
 	} else {
 		line("log", "none: that no verdict was left out is the exporter's word")

@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -29,6 +30,7 @@ func newExport(g *globals) *cobra.Command {
 	var file, logSource string
 	var withhold []string
 	var force bool
+	wait := waitFlag(coverWait)
 	cmd := &cobra.Command{
 		Use:   "export SESSION -o FILE",
 		Short: "Write all that is known of a session to one file, for refold audit",
@@ -51,7 +53,7 @@ func newExport(g *globals) *cobra.Command {
 			if err != nil {
 				return fmt.Errorf("--withhold: %w", err)
 			}
-			x := &exporter{withheld: withheld, warn: func(text string) {
+			x := &exporter{withheld: withheld, wait: time.Duration(wait), warn: func(text string) {
 				_, _ = fmt.Fprintf(cmd.ErrOrStderr(), "refold: warning: %s\n", program.Printable(text)) // the file is what counts
 			}}
 			if x.tiles, err = g.logOf(cmd.Context(), logSource); err != nil {
@@ -82,6 +84,7 @@ func newExport(g *globals) *cobra.Command {
 	f.StringVarP(&file, "output", "o", "", "file to write; - for standard output")
 	f.StringSliceVar(&withhold, "withhold", nil, "types of events whose content is left out, separated by commas")
 	f.StringVar(&logSource, "log", os.Getenv("REFOLD_LOG"), "directory or URL of the transparency log of the verdicts; empty: that of the embedded server, if it has one (REFOLD_LOG)")
+	f.Var(&wait, "wait", "wait so long for a checkpoint of the log that covers every verdict; 0 for not to wait")
 	f.BoolVar(&force, "force", false, "replace the file when it is there")
 	return cmd
 }
@@ -129,6 +132,9 @@ func (g *globals) printExport(out io.Writer, file string, id events.ID, end *bun
 	return err
 }
 
+// errTaken means that a file is there which may not be replaced.
+var errTaken = errors.New("is there already")
+
 // free refuses a file that is there, unless it may be replaced.
 func free(file string, force bool) error {
 	info, err := os.Lstat(file)
@@ -139,10 +145,16 @@ func free(file string, force bool) error {
 		return fmt.Errorf("-o: %w", err)
 	case info.IsDir():
 		return fmt.Errorf("-o %s is a directory: name a file", file)
+	case info.Mode()&(fs.ModeDevice|fs.ModeNamedPipe|fs.ModeSocket) != 0:
+		return fmt.Errorf("-o %s is no regular file: name a file", file)
 	case !force:
-		return fmt.Errorf("-o %s is there already: name another file, or give --force to replace it", file)
+		return taken(file)
 	}
 	return nil
+}
+
+func taken(file string) error {
+	return fmt.Errorf("-o %s %w: name another file, or give --force to replace it", file, errTaken)
 }
 
 // install writes a file that is there as a whole and durable, or not at all.
@@ -166,17 +178,38 @@ func install(file string, force bool, write func(io.Writer) error) (err error) {
 	if err := errors.Join(w.Flush(), temp.Sync()); err != nil {
 		return fmt.Errorf("write %s: %w: nothing was left behind", file, err)
 	}
-	if err := free(file, force); err != nil { // somebody may have written it meanwhile
+	if err := giveName(temp.Name(), file, force); err != nil {
 		return err
-	}
-	if err := os.Rename(temp.Name(), file); err != nil {
-		return fmt.Errorf("-o: %w", err)
 	}
 	d, err := os.Open(dir)
 	if err != nil {
 		return fmt.Errorf("-o: %w", err)
 	}
 	return errors.Join(d.Sync(), d.Close())
+}
+
+// giveName gives a finished file its name. Only with force it takes the place of another: somebody may have written one
+// meanwhile, and a rename would replace it. The error wraps [errTaken] then.
+func giveName(temp, file string, force bool) error {
+	if force {
+		if err := free(file, force); err != nil {
+			return err
+		}
+		if err := os.Rename(temp, file); err != nil {
+			return fmt.Errorf("-o: %w", err)
+		}
+		return nil
+	}
+	switch err := os.Link(temp, file); {
+	case errors.Is(err, fs.ErrExist):
+		return taken(file)
+	case err != nil:
+		return fmt.Errorf("-o: %w: where a file system has no links, --force writes without", err)
+	}
+	if err := os.Remove(temp); err != nil {
+		return fmt.Errorf("-o: %w", err)
+	}
+	return nil
 }
 
 // exporter writes the bundle of one session.
@@ -186,6 +219,7 @@ type exporter struct {
 	log      eventlog.Log
 	withheld audit.Withholding
 	tiles    translog.Tiles // nil: no transparency log
+	wait     time.Duration  // for a checkpoint that covers every verdict
 	warn     func(text string)
 }
 
@@ -335,16 +369,45 @@ func receiptSeq(payload []byte) (uint64, bool) {
 	return r.Seq, err == nil
 }
 
+const (
+	coverWait  = 10 * time.Second       // some times as long as a log takes for a checkpoint
+	coverAgain = 200 * time.Millisecond // between two looks
+)
+
+// covering returns the newest checkpoint, when one comes in time one that covers all verdicts.
+func (x *exporter) covering(ctx context.Context, verdicts []bundle.Record) ([]byte, translog.Checkpoint, error) {
+	newest := uint64(0)
+	if len(verdicts) > 0 {
+		newest = verdicts[len(verdicts)-1].Place
+	}
+	late := time.After(x.wait)
+	for {
+		signed, err := x.tiles.Read(ctx, translog.CheckpointPath, translog.MaxCheckpointBytes)
+		if err != nil {
+			return nil, translog.Checkpoint{}, err
+		}
+		point, err := translog.ReadCheckpoint(signed)
+		if err != nil || point.Size >= newest {
+			return signed, point, err
+		}
+		select {
+		case <-ctx.Done():
+			return nil, translog.Checkpoint{}, ctx.Err()
+		case <-late:
+			x.warn(fmt.Sprintf("the log %s has %d verdicts, and the session's newest is at place %d: those behind are without a proof, and refold audit --log-key says so",
+				point.Origin, point.Size, newest))
+			return signed, point, nil
+		case <-time.After(coverAgain):
+		}
+	}
+}
+
 // proofs writes the newest checkpoint of the transparency log, and the proofs for the verdicts that it covers.
 func (x *exporter) proofs(ctx context.Context, b *bundle.Writer, verdicts []bundle.Record) error {
 	if x.tiles == nil {
 		return nil
 	}
-	signed, err := x.tiles.Read(ctx, translog.CheckpointPath, translog.MaxCheckpointBytes)
-	if err != nil {
-		return fmt.Errorf("--log: %w", err)
-	}
-	point, err := translog.ReadCheckpoint(signed)
+	signed, point, err := x.covering(ctx, verdicts)
 	if err != nil {
 		return fmt.Errorf("--log: %w", err)
 	}

@@ -9,7 +9,9 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/refold-dev/refold/internal/embedded"
@@ -275,5 +277,46 @@ func TestInstall(t *testing.T) {
 	}
 	if err := install(filepath.Join(dir, "none", "s.bundle"), false, write("")); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("%v", err)
+	}
+}
+
+// TestInstallTogether: of several that write one file none replaces what another wrote.
+func TestInstallTogether(t *testing.T) {
+	dir := t.TempDir()
+	file := filepath.Join(dir, "s.bundle")
+	const writers = 8
+	written := make(chan int, writers)
+	var ready, done sync.WaitGroup
+	ready.Add(writers)
+	for i := range writers {
+		done.Go(func() {
+			err := install(file, false, func(w io.Writer) error {
+				ready.Done()
+				ready.Wait() // nobody is done before all have begun
+				_, err := fmt.Fprint(w, i)
+				return err
+			})
+			if err == nil {
+				written <- i
+			} else if !errors.Is(err, errTaken) {
+				t.Errorf("writer %d: %v", i, err)
+			}
+		})
+	}
+	done.Wait()
+	close(written)
+	var winners []int
+	for i := range written {
+		winners = append(winners, i)
+	}
+	b, err := os.ReadFile(file)
+	if err != nil || len(winners) != 1 || string(b) != strconv.Itoa(winners[0]) {
+		t.Errorf("the file holds %q, and %d wrote it: %v", b, winners, err)
+	}
+	if entries, err := os.ReadDir(dir); err != nil || len(entries) != 1 {
+		t.Errorf("%d files are left: %v", len(entries), err)
+	}
+	if err := install(dir, true, func(io.Writer) error { return nil }); err == nil {
+		t.Error("a directory was replaced")
 	}
 }

@@ -22,6 +22,7 @@ import (
 type globals struct {
 	nats  string
 	creds string
+	inbox string // where answers are received
 	dir   string
 	json  bool
 }
@@ -40,6 +41,7 @@ func newRoot() *cobra.Command {
 	f := root.PersistentFlags()
 	f.StringVar(&g.nats, "nats", os.Getenv("REFOLD_NATS"), "URL of a NATS server or cluster; empty: the embedded one (REFOLD_NATS)")
 	f.StringVar(&g.creds, "creds", os.Getenv("REFOLD_CREDS"), "NATS credentials file (REFOLD_CREDS)")
+	f.StringVar(&g.inbox, "inbox-prefix", os.Getenv("REFOLD_INBOX_PREFIX"), "where answers of --nats are received, as the credentials permit; empty: _INBOX (REFOLD_INBOX_PREFIX)")
 	f.StringVar(&g.dir, "dir", program.DefaultHome(), "data directory of the embedded server (REFOLD_DIR)")
 	f.BoolVar(&g.json, "json", false, "print JSON instead of text where there is a choice")
 	root.AddCommand(
@@ -60,7 +62,7 @@ func hidden(cmd *cobra.Command) *cobra.Command {
 func (g *globals) connect(ctx context.Context) (client *jetstream.Client, done func(), err error) {
 	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelError}))
 	if g.nats != "" {
-		client, err := jetstream.Connect(ctx, jetstream.Config{URL: g.nats, Creds: g.creds, Name: "refold", Logger: log})
+		client, err := jetstream.Connect(ctx, jetstream.Config{URL: g.nats, Creds: g.creds, InboxPrefix: g.inbox, Name: "refold", Logger: log})
 		if err != nil {
 			return nil, nil, err
 		}

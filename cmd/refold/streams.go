@@ -81,7 +81,7 @@ func (g *globals) connectReplicated(ctx context.Context, replicas int) (*jetstre
 		return g.connect(ctx)
 	}
 	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelError}))
-	client, err := jetstream.Connect(ctx, jetstream.Config{URL: g.nats, Creds: g.creds, Name: "refold", Replicas: replicas, Logger: log})
+	client, err := jetstream.Connect(ctx, jetstream.Config{URL: g.nats, Creds: g.creds, InboxPrefix: g.inbox, Name: "refold", Replicas: replicas, Logger: log})
 	if err != nil {
 		return nil, nil, err
 	}

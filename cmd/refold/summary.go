@@ -175,7 +175,7 @@ func place(turn, step int64) string {
 func callSummary(body events.Body) (s string, ok bool) {
 	switch b := body.(type) {
 	case *events.RequestHeader:
-		s = fmt.Sprintf("%s %s/%s effort=%s tools=%d", b.Reason, b.Header.Config.Provider, b.Header.Config.Model, b.Header.Config.ReasoningEffort, len(b.Header.Tools))
+		s = headerSummary(b)
 	case *events.RequestContext:
 		s = fmt.Sprintf("%s/%s, a window of %d tokens", b.Provider, b.Model, b.ContextWindow)
 	case *events.RequestImages:
@@ -207,6 +207,27 @@ func callSummary(body events.Body) (s string, ok bool) {
 		return "", false
 	}
 	return s, true
+}
+
+// headerSummary names who changed the configuration that the log would have given: that is where a request departs from it.
+func headerSummary(b *events.RequestHeader) string {
+	c := &b.Header.Config
+	tools := strconv.Itoa(len(b.Header.Tools))
+	if object := b.Header.ToolsObject; (object != objects.Ref{}) {
+		const short = 12
+		tools = "object " + object.Digest.String()[:short]
+	}
+	var s strings.Builder
+	fmt.Fprintf(&s, "%s %s/%s effort=%s", b.Reason, c.Provider, c.Model, c.ReasoningEffort)
+	for _, change := range b.ChangedBy {
+		fields := make([]string, len(change.Fields))
+		for i, f := range change.Fields {
+			fields[i] = string(f)
+		}
+		fmt.Fprintf(&s, " %s changed by %s", strings.Join(fields, ","), change.Extension)
+	}
+	s.WriteString(" tools=" + tools)
+	return s.String()
 }
 
 func imageSummary(i *events.ImageShown) string {

@@ -29,6 +29,16 @@ func TestSummary(t *testing.T) {
 		{&events.UserMessage{Message: user(events.Source{Kind: events.SourceUser}, events.Text("hi")), Delivery: events.DeliverySteer}, `steer "hi"`},
 		{&events.UserMessage{Message: user(events.Source{Kind: events.SourceContext, Plugin: "cwd"}, events.Text("hi"))}, `context cwd "hi"`},
 		{&events.UserMessage{Message: user(events.Source{}, events.Block{Type: events.BlockImage, Object: picture, Width: 3, Height: 2})}, "image/png of 3x2 pixels, object " + digest},
+		{&events.RequestHeader{
+			Reason: events.HeaderInitial, Header: events.Header{Config: events.Config{Provider: "p", Model: "m"}, Tools: make([]events.Tool, 2)},
+		}, "initial p/m effort= tools=2"},
+		{&events.RequestHeader{
+			Reason: events.HeaderChange, Header: events.Header{Config: events.Config{Provider: "p", Model: "m", ReasoningEffort: "high"}, ToolsObject: picture},
+			ChangedBy: []events.ConfigChange{
+				{Extension: "router\x1b", Fields: []events.ConfigField{events.ConfigProvider, events.ConfigModel}},
+				{Extension: "x", Fields: []events.ConfigField{events.ConfigReasoningEffort}},
+			},
+		}, "change p/m effort=high provider,model changed by router\uFFFD reasoningEffort changed by x tools=object 2d711642b726"},
 		{&events.RequestImages{Images: []events.ImageShown{
 			{Image: picture.Digest, As: events.ImageText, Label: "gone"},
 			{Image: picture.Digest, As: events.ImageFile, FileID: "file-1", Width: 3, Height: 2},

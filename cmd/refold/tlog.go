@@ -30,9 +30,11 @@ func newTlog(g *globals) *cobra.Command {
 		Use: "tlog", Short: "Read and check the transparency log of the verdicts", Args: cobra.NoArgs,
 		Long: "Reads the transparency log that a verifier keeps of all verdicts (verifier --log), and checks what it reads: no file is\n" +
 			"believed that does not fit to the checkpoint, and with --log-key no checkpoint that is not signed by that key.\n\n" +
-			"Exit code 0: it is as it should be. 1: it is not. 2: something could not be read.",
+			"Exit code 0: it is as it should be. 1: it is not. 2: something could not be read, a flag or an argument is\n" +
+			"wrong, or the output could not be written.",
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
+	program.FailWith(cmd, exitUnread)
 	f := cmd.PersistentFlags()
 	f.StringVar(&l.where, "log", os.Getenv("REFOLD_LOG"), "directory or http(s) URL of the log; empty: that of the embedded server (REFOLD_LOG)")
 	f.StringArrayVar(&l.keys, "log-key", nil, "public key NAME+HASH+KEY that signs the log's checkpoints; may be repeated")
@@ -46,7 +48,7 @@ func exitCode(err error) error {
 		return err
 	}
 	for _, finding := range []error{
-		translog.ErrTile, translog.ErrNotFound, translog.ErrSignature, translog.ErrNotIncluded, translog.ErrInconsistent, errFindings,
+		translog.ErrTile, translog.ErrNotFound, translog.ErrSignature, translog.ErrNotIncluded, translog.ErrInconsistent, errFindings, errSigner,
 	} {
 		if errors.Is(err, finding) {
 			return &program.ExitError{Code: exitFindings, Err: err}

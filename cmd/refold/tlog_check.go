@@ -56,31 +56,28 @@ type logCheck struct {
 
 func newTlogCheck(l *logFlags) *cobra.Command {
 	var offline bool
-	var trusted []string
+	var signers signerFlags
 	cmd := &cobra.Command{
 		Use: "check", Short: "Check all of the log against its root, the stored verdicts and the sessions", Args: cobra.NoArgs,
 		Long: "Reads every entry and every tile of the log and compares them with the checkpoint; the stored verdicts with the entries; each\n" +
 			"verdict's signature with its verifier; and the sessions that verdicts name with those that are there.",
 		RunE: l.run(func(cmd *cobra.Command, _ []string) error {
-			for _, key := range trusted {
-				if err := audit.CheckPublic(key); err != nil {
-					return fmt.Errorf("--trust: %w", err)
-				}
+			if err := signers.check(); err != nil {
+				return err
 			}
 			tree, _, err := l.tree(cmd)
 			if err != nil {
 				return err
 			}
-			c := &logCheck{trusted: trusted, tree: tree, sessions: make(map[events.ID]uint64), Checkpoint: checkpointOf(tree.Checkpoint()), Findings: []finding{}}
+			c := &logCheck{trusted: signers.trusted, tree: tree, sessions: make(map[events.ID]uint64), Checkpoint: checkpointOf(tree.Checkpoint()), Findings: []finding{}}
 			if err := c.all(cmd.Context(), l.globals, offline); err != nil {
 				return err
 			}
 			return c.print(cmd, l.globals.json)
 		}),
 	}
-	f := cmd.Flags()
-	f.BoolVar(&offline, "offline", false, "look at the log alone, without the stored verdicts and the sessions")
-	f.StringArrayVar(&trusted, "trust", nil, "public key of a verifier; a verdict of another one is a finding; may be repeated; any verifier when absent")
+	cmd.Flags().BoolVar(&offline, "offline", false, "look at the log alone, without the stored verdicts and the sessions")
+	signers.flag(cmd, "a verdict of another one is a finding")
 	return cmd
 }
 

@@ -226,6 +226,78 @@ func TestTlogCommands(t *testing.T) {
 	b.want(exitUnread, "invalid checkpoint", "consistency", "--from", entry)
 }
 
+// TestTlogSigner: an entry stands in the log whoever wrote it, and only a signature makes it a verdict.
+func TestTlogSigner(t *testing.T) {
+	b := newLogBench(t)
+	one := b.session(1)
+	stranger, err := audit.NewKey()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for place, forge := range []func(*audit.Verdict){
+		func(v *audit.Verdict) { v.Verifier, v.Signature = "", nil },
+		func(v *audit.Verdict) { v.Seq, v.Turn = 7, 9 }, // signed for something else
+		func(v *audit.Verdict) {
+			if err := stranger.Sign(v); err != nil {
+				t.Fatal(err)
+			}
+		},
+		nil, // the verifier's
+	} {
+		v := audit.Verdict{Kind: audit.KindRequest, Session: one, Seq: 7, Result: audit.Match, Time: int64(place)}
+		if err := b.key.Sign(&v); err != nil {
+			t.Fatal(err)
+		}
+		if forge != nil {
+			forge(&v)
+		}
+		payload, err := v.Encode()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := b.client.Verdicts().Add(t.Context(), one, string(rune('a'+place)), payload); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := b.client.Verdicts().Add(t.Context(), one, "x", []byte("nonsense")); err != nil {
+		t.Fatal(err)
+	}
+	b.keep(5)
+	proof, entry := filepath.Join(t.TempDir(), "proof"), filepath.Join(t.TempDir(), "entry")
+	mine, theirs := b.key.Public(), stranger.Public()
+	checked := func(code int, holds string, args ...string) {
+		t.Helper()
+		b.want(code, holds, append([]string{"check-inclusion", proof, "--entry", entry, "--log-key", b.logKey}, args...)...)
+	}
+	for _, c := range []struct{ index, holds string }{{"0", "it has none"}, {"1", "signature verification failed"}} {
+		b.want(0, "", "inclusion", "--index", c.index, "-o", proof, "--entry", entry)
+		checked(exitFindings, c.holds)
+		checked(exitFindings, c.holds, "--json")
+		checked(exitFindings, c.holds, "--trust", mine)
+	}
+	b.want(0, "", "inclusion", "--index", "2", "-o", proof, "--entry", entry)
+	checked(0, "\nit is signed by "+theirs+", which you did not say that you trust\n")
+	checked(exitFindings, theirs+" signed it, and no --trust names that key", "--trust", mine)
+	checked(exitFindings, "no --trust names that key", "--trust", mine, "--json")
+	checked(exitUnread, "no usable signing key", "--trust", "x")
+
+	b.want(0, "index 3\n", "inclusion", string(one), "7", "--trust", mine)
+	b.want(0, "", "inclusion", string(one), "7", "--trust", mine, "-o", proof, "--entry", entry)
+	b.want(0, "index 2\n", "inclusion", string(one), "7") // the first that anybody signed
+	checked(0, "the request verdict match on event 7 of session "+string(one)+" stands in the log example.com/log, at index 3 of 5\nit is signed by "+mine+"\n", "--trust", mine)
+	checked(0, `"verdict":{"v":1,"kind":"request"`, "--trust", theirs, "--trust", mine, "--json")
+	nobody, err := audit.NewKey()
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.want(exitUnread, "the entry at index 0 says so and does not count", "inclusion", string(one), "7", "--trust", nobody.Public())
+	b.want(exitUnread, "no usable signing key", "inclusion", string(one), "7", "--trust", "x")
+
+	b.want(0, "", "inclusion", "--index", "4", "-o", proof, "--entry", entry)
+	checked(0, "an entry that is no verdict stands in the log")
+	checked(exitFindings, "", "--trust", mine)
+}
+
 // TestTlogFindings removes and changes things, and finds them.
 func TestTlogFindings(t *testing.T) {
 	b := newLogBench(t)

@@ -16,7 +16,8 @@ import (
 	"github.com/refold-dev/refold/pkg/events"
 )
 
-// The exit codes of refold verify beside 0, all match.
+// The exit codes of what audits, refold verify, refold audit and refold tlog, beside 0: all match. An error of any kind has the
+// second, so that nothing but a finding looks like one.
 const (
 	exitFindings = 1
 	exitUnread   = 2
@@ -31,7 +32,8 @@ func newVerify(g *globals) *cobra.Command {
 			"the log recorded; then compares the log with the verdicts and heads that verifiers have signed, and a fork with its\n" +
 			"parent's log, when that is there. With --witness every call is compared with the receipt of it too: the digest on the wire\n" +
 			"with the recorded and the rebuilt one. Asks no worker.\n\n" +
-			"Exit code 0: every request is a match and nothing else was found. 1: findings. 2: something could not be checked.",
+			"Exit code 0: every request is a match and nothing else was found. 1: findings. 2: something could not be checked,\n" +
+			"a flag or an argument is wrong, or the output could not be written.",
 		Args: cobra.ExactArgs(1), ValidArgsFunction: g.completeSessions,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := f.validate(); err != nil {
@@ -62,8 +64,9 @@ func newVerify(g *globals) *cobra.Command {
 			return verdictCode(report)
 		},
 	}
+	program.FailWith(cmd, exitUnread)
 	cmd.Flags().BoolVar(&f.cold, "cold", false, "build every request from its first byte instead of going on from the one before")
-	cmd.Flags().StringArrayVar(&f.trusted, "trust", nil, "public key of a verifier whose signed verdicts count; may be repeated; all when absent")
+	cmd.Flags().StringArrayVar(&f.trusted, "trust", nil, "public key of a verifier whose signed verdicts count, and of whom one must have signed something; may be repeated; all when absent")
 	cmd.Flags().StringArrayVar(&f.witnesses, "witness", nil, "public key of a witness: every answered call must have its receipt; may be repeated; without it receipts are not looked at")
 	return cmd
 }
@@ -97,19 +100,14 @@ func check(ctx context.Context, client *jetstream.Client, id events.ID, log even
 	if err != nil {
 		return nil, err
 	}
+	prior, unread := decodeVerdicts(id, stored)
 	var seen []audit.PlacedReceipt
 	if len(f.witnesses) > 0 {
-		if seen, err = receipts(ctx, client, id); err != nil {
+		var others []audit.Verdict
+		if seen, others, err = receipts(ctx, client, id); err != nil {
 			return nil, err
 		}
-	}
-	var prior []audit.Verdict
-	for _, r := range stored {
-		v, err := audit.DecodeVerdict(r.Payload)
-		if err != nil {
-			return nil, fmt.Errorf("verdict %d of session %s: %w", r.Seq, id, err)
-		}
-		prior = append(prior, v)
+		unread = append(unread, others...)
 	}
 	check := audit.LogCheck{
 		Session: id, Messages: ahead.Read(ctx, log, 1, last), Last: last, Objects: audit.FromStore(client.Objects()),
@@ -120,7 +118,33 @@ func check(ctx context.Context, client *jetstream.Client, id events.ID, log even
 			return nil, err
 		}
 	}
-	return audit.CheckLog(ctx, check)
+	report, err := audit.CheckLog(ctx, check)
+	if err == nil {
+		report.Verdicts = slices.Concat(unread, report.Verdicts)
+	}
+	return report, err
+}
+
+// decodeVerdicts returns the stored verdicts, and what is to be said about records that are none: whoever can write to the
+// stream can put one there, and it hides nothing of what the others say.
+func decodeVerdicts(id events.ID, stored []jetstream.Record) (verdicts, unread []audit.Verdict) {
+	for _, r := range stored {
+		v, err := audit.DecodeVerdict(r.Payload)
+		if err != nil {
+			unread = append(unread, unreadRecord(id, jetstream.VerdictsStream, r.Seq, err))
+			continue
+		}
+		verdicts = append(verdicts, v)
+	}
+	return verdicts, unread
+}
+
+// unreadRecord says that nobody can have signed what stands at a place of a stream.
+func unreadRecord(id events.ID, stream string, place uint64, cause error) audit.Verdict {
+	return audit.Verdict{
+		Kind: audit.KindLog, Session: id, Seq: 1, Result: audit.CouldNotCheck, Rule: audit.RuleSignature,
+		Reason: audit.Reason(fmt.Sprintf("place %d of %s: %v", place, stream, cause)),
+	}
 }
 
 func (g *globals) printReport(out io.Writer, r *audit.Report) error {
@@ -201,19 +225,23 @@ func conclusion(r *audit.Report) string {
 		return v.Result == audit.Mismatch && (v.Kind == audit.KindWire || v.Kind == audit.KindStray)
 	}
 	fault := func(v audit.Verdict) bool {
-		return v.Result != audit.Match && v.Result != audit.CouldNotCheck && v.Rule != audit.RuleLineage
+		return v.Result != audit.Match && v.Result != audit.CouldNotCheck && v.Rule != audit.RuleLineage && v.Rule != audit.RuleSilent
 	}
 	switch {
 	case r.Matches < r.Requests:
 		return "not every request is a match"
 	case found(audit.RuleSigned):
 		return "every request is a match, but the log differs from what was signed"
+	case found(audit.RuleVerdict):
+		return "every request is a match, but what was signed about the session is not what it shows"
 	case slices.ContainsFunc(r.Verdicts, passed):
 		return "every request is a match, but what passed the witness is not what the log says"
 	case slices.ContainsFunc(r.Verdicts, fault):
 		return "every request is a match, but the log is at fault"
 	case r.Lineage == audit.LineageBroken:
 		return "every request is a match, but the parent's log does not hold the event that the fork names"
+	case found(audit.RuleSilent):
+		return "every request is a match, but what a trusted verifier should have signed is not there"
 	case found(audit.RuleSignature):
 		return "every request is a match, but a stored verdict does not have the signature of its verifier"
 	}
@@ -221,18 +249,7 @@ func conclusion(r *audit.Report) string {
 }
 
 func verdictCode(r *audit.Report) error {
-	code := 0
-	for i := range r.Verdicts {
-		switch r.Verdicts[i].Result {
-		case audit.Match:
-		case audit.CouldNotCheck:
-			if code == 0 {
-				code = exitUnread
-			}
-		default:
-			code = exitFindings
-		}
-	}
+	code := findingsCode(r)
 	if code == 0 {
 		return nil
 	}

@@ -24,6 +24,9 @@ func TestConclusion(t *testing.T) {
 		"signed":       {2, found(audit.BrokenChain, audit.RuleSigned), "differs from what was signed"},
 		"rule":         {2, found(audit.InvalidLog, "step"), "the log is at fault"},
 		"signature":    {2, found(audit.CouldNotCheck, audit.RuleSignature), "signature of its verifier"},
+		"verdict":      {2, found(audit.Mismatch, audit.RuleVerdict), "what was signed about the session"},
+		"taken over":   {2, found(audit.BrokenChain, audit.RuleGone), "the log is at fault"},
+		"silent":       {2, found(audit.CouldNotCheck, audit.RuleSilent), "a trusted verifier should have signed"},
 		"not readable": {2, found(audit.CouldNotCheck, ""), "not everything could be checked"},
 	} {
 		r := &audit.Report{Requests: 2, Matches: c.matches, Verdicts: []audit.Verdict{{Result: audit.Match}, c.found}}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -24,30 +25,31 @@ func storedVerdicts(ctx context.Context, client *jetstream.Client, id events.ID)
 			all = append(all, r)
 		}
 	}
-	slices.SortFunc(all, func(a, b jetstream.Record) int { return int(a.Seq) - int(b.Seq) })
+	slices.SortFunc(all, func(a, b jetstream.Record) int { return cmp.Compare(a.Seq, b.Seq) })
 	return all, nil
 }
 
-// receipts returns what witnesses have signed about a session's requests.
-func receipts(ctx context.Context, client *jetstream.Client, id events.ID) ([]audit.PlacedReceipt, error) {
+// receipts returns what witnesses have signed about a session's requests, and what is to be said about records that are no
+// receipts.
+func receipts(ctx context.Context, client *jetstream.Client, id events.ID) (all []audit.PlacedReceipt, unread []audit.Verdict, err error) {
 	if err := client.Receipts().Current(ctx); err != nil { // a mirror may be behind
-		return nil, err
+		return nil, nil, err
 	}
-	var all []audit.PlacedReceipt
 	for r, err := range client.Receipts().Read(ctx, id, 1) {
 		if errors.Is(err, eventlog.ErrNotFound) {
-			return nil, fmt.Errorf("%w: no witness has written to this server", err)
+			return nil, nil, fmt.Errorf("%w: no witness has written to this server", err)
 		}
 		if err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 		receipt, err := audit.DecodeReceipt(r.Payload)
 		if err != nil {
-			return nil, fmt.Errorf("receipt %d of session %s: %w", r.Seq, id, err)
+			unread = append(unread, unreadRecord(id, jetstream.WitnessStream, r.Seq, err))
+			continue
 		}
 		all = append(all, audit.PlacedReceipt{Place: r.Seq, Receipt: receipt})
 	}
-	return all, nil
+	return all, unread, nil
 }
 
 // snapshot bounds the check of a log that may grow to its first events: those have their receipts when these are read

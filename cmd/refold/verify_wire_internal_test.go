@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"iter"
@@ -8,9 +9,12 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/refold-dev/refold/internal/jetstream"
 	"github.com/refold-dev/refold/pkg/audit"
+	"github.com/refold-dev/refold/pkg/audit/audittest"
 	"github.com/refold-dev/refold/pkg/eventlog"
 	"github.com/refold-dev/refold/pkg/events"
+	"github.com/refold-dev/refold/pkg/fold/foldtest"
 )
 
 func digestOf(s string) events.BodyDigest {
@@ -101,5 +105,71 @@ func TestSnapshot(t *testing.T) {
 	behind := errors.New("behind")
 	if err := snapshot(t.Context(), &growing{current: behind}, &check); !errors.Is(err, behind) {
 		t.Errorf("a mirror that is behind: %v", err)
+	}
+}
+
+// TestUnreadRecords: whoever may write to VERDICTS or WITNESS can put anything there, and hides nothing with it.
+func TestUnreadRecords(t *testing.T) {
+	b := newLogBench(t)
+	witness, err := audit.NewKey()
+	if err != nil {
+		t.Fatal(err)
+	}
+	stranger, err := audit.NewKey()
+	if err != nil {
+		t.Fatal(err)
+	}
+	added := uint64(0)
+	add := func(s *audittest.Session, records *jetstream.Records, payload []byte) {
+		t.Helper()
+		added++
+		if _, err := records.Add(t.Context(), s.ID, string(foldtest.ID(1, added)), payload); err != nil {
+			t.Fatal(err)
+		}
+	}
+	good, bad := turned("good", 1, false), turned("bad", 2, true)
+	for _, s := range []*audittest.Session{good, bad} {
+		b.put(s)
+		for _, key := range []*audit.Key{stranger, witness} {
+			for _, p := range s.Receipts(key) {
+				payload, err := p.Receipt.Encode()
+				if err != nil {
+					t.Fatal(err)
+				}
+				if p.Receipt.Kind == audit.ReceiptRequest {
+					add(s, b.client.Receipts(), payload)
+				}
+			}
+		}
+	}
+	run := func(s *audittest.Session, code int, args ...string) string {
+		t.Helper()
+		var out bytes.Buffer
+		args = append([]string{"verify", string(s.ID), "--json", "--nats", b.url, "--dir", t.TempDir()}, args...)
+		if got := exitOf(t, &out, args...); got != code {
+			t.Errorf("%s %q: exit code %d, want %d: %s", s.Name, args, got, code, out.String())
+		}
+		return out.String()
+	}
+	trusting := []string{"--witness", witness.Public()}
+	run(good, 0)
+	run(good, 0, trusting...) // the stranger's receipts are nothing
+	run(bad, exitFindings)
+	for _, s := range []*audittest.Session{good, bad} {
+		for _, records := range []*jetstream.Records{b.client.Verdicts(), b.client.WireVerdicts(), b.client.StrayVerdicts(), b.client.Receipts()} {
+			add(s, records, []byte("nonsense"))
+			add(s, records, []byte(`{"v":99}`))
+		}
+	}
+	unread := `"result":"could-not-check","rule":"signature","reason":"place `
+	for want, args := range map[int][]string{6: nil, 8: trusting} {
+		out := run(good, exitUnread, args...)
+		if n := strings.Count(out, unread); n != want || !strings.Contains(out, `"kind":"request"`) || !strings.Contains(out, `"result":"match"`) {
+			t.Errorf("%q: %d records that cannot be read, want %d: %s", args, n, want, out)
+		}
+		out = run(bad, exitFindings, args...)
+		if n := strings.Count(out, unread); n != want || !strings.Contains(out, `"result":"mismatch"`) {
+			t.Errorf("%q: %d records that cannot be read, want %d: %s", args, n, want, out)
+		}
 	}
 }

@@ -5,6 +5,8 @@ import (
 	"context"
 	"errors"
 	"iter"
+	"runtime"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -128,5 +130,53 @@ func TestEnds(t *testing.T) {
 	}
 	if !errors.Is(failed, context.Canceled) {
 		t.Errorf("the context ended: %v", failed)
+	}
+}
+
+// sized is a log of n messages with payloads of a size, which are no events. It counts what it has given.
+type sized struct {
+	eventlog.Log
+	n, size int
+	given   atomic.Int64
+}
+
+func (s *sized) Read(_ context.Context, from uint64) iter.Seq2[eventlog.Message, error] {
+	return func(yield func(eventlog.Message, error) bool) {
+		for seq := from; seq <= uint64(s.n); seq++ {
+			s.given.Add(int64(s.size))
+			if !yield(eventlog.Message{Seq: seq, Payload: make([]byte, s.size)}, nil) {
+				return
+			}
+		}
+	}
+}
+
+// TestBytes: however large the messages are, of those that nobody has taken only so many bytes are held.
+func TestBytes(t *testing.T) {
+	const bound = 6 << 20 // with what is read while there is no room
+	for _, tt := range []struct{ n, size int }{{5000, 100}, {3000, 2 << 10}, {1000, 100 << 10}, {300, 1 << 20}, {257, 5 << 20}} {
+		log := &sized{n: tt.n, size: tt.size}
+		var most int64
+		next := uint64(1)
+		for m, err := range ahead.Read(t.Context(), log, 1, uint64(tt.n)) {
+			if err != nil || m.Seq != next {
+				t.Fatalf("message %d: %d, %v", next, m.Seq, err)
+			}
+			runtime.Gosched()
+			most = max(most, log.given.Load()-int64(next-1)*int64(tt.size))
+			next++
+		}
+		if most > bound+3*int64(tt.size) {
+			t.Errorf("%d messages of %d bytes: %d bytes were held", tt.n, tt.size, most)
+		}
+		if next != uint64(tt.n)+1 {
+			t.Errorf("%d messages of %d bytes: the read ended before message %d", tt.n, tt.size, next)
+		}
+	}
+	for _, err := range ahead.Read(t.Context(), &sized{n: 1000, size: 1 << 20}, 1, 1000) { // nobody takes them
+		if err != nil {
+			t.Fatal(err)
+		}
+		break
 	}
 }

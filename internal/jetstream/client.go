@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unicode"
 
 	"github.com/nats-io/nats.go"
 	natsjs "github.com/nats-io/nats.go/jetstream"
@@ -31,7 +32,8 @@ type Config struct {
 	InProcess nats.InProcessConnProvider
 	// Domain is the JetStream domain. Empty: the server's own.
 	Domain string
-	// InboxPrefix is where answers are received, for credentials that may not subscribe to _INBOX.>.
+	// InboxPrefix is where answers are received, for credentials that may not subscribe to _INBOX.>: a subject without
+	// wildcards. Empty: _INBOX.
 	InboxPrefix string
 
 	// Replicas is the number of copies of every stream that this client makes. 0: 1.
@@ -88,6 +90,13 @@ func (c *Config) setDefaults() {
 }
 
 func (c *Config) validate() error {
+	if c.InboxPrefix != "" {
+		for token := range strings.SplitSeq(c.InboxPrefix, ".") {
+			if token == "" || strings.ContainsFunc(token, func(r rune) bool { return !unicode.IsPrint(r) || strings.ContainsRune("*> ", r) }) {
+				return fmt.Errorf("inbox prefix %q: want a subject without wildcards, spaces and empty parts, such as _INBOX_worker", c.InboxPrefix)
+			}
+		}
+	}
 	switch {
 	case c.Replicas < 1 || c.Replicas > 5:
 		return fmt.Errorf("replicas: %d, want 1 to 5", c.Replicas)

@@ -346,3 +346,31 @@ func TestClosedClient(t *testing.T) {
 		t.Errorf("it took %v", took)
 	}
 }
+
+// TestInboxPrefix receives answers where the credentials permit it, and refuses what is no prefix in one line.
+func TestInboxPrefix(t *testing.T) {
+	t.Parallel()
+	s := serve(t, users(map[string]*server.Permissions{"u": {
+		Publish: &server.SubjectPermission{Allow: []string{"$JS.API.>"}}, Subscribe: &server.SubjectPermission{Allow: []string{"_INBOX_u.a.>"}},
+	}}))
+	cfg := jetstream.Config{URL: strings.Replace(s.ClientURL(), "://", "://u:pass@", 1)}
+	for prefix, ok := range map[string]bool{
+		"_INBOX_u.a": true, "_INBOX_u.a.b": true, "": false, "_INBOX_u": false, "_INBOX_other": false,
+	} {
+		cfg.InboxPrefix = prefix
+		client, err := jetstream.Connect(t.Context(), cfg)
+		if err == nil {
+			client.Close()
+		}
+		if ok != (err == nil) || err != nil && (!errors.Is(err, eventlog.ErrPermission) || !strings.Contains(err.Error(), "no answer can be received")) {
+			t.Errorf("%q: %v", prefix, err)
+		}
+	}
+	for _, prefix := range []string{".", "a.", ".a", "a..b", "*", "a.*", "a.>", ">", "a b", " ", "a\tb", "a\n", "a\r\nPUB x 0", "a\x00"} {
+		cfg.InboxPrefix = prefix
+		_, err := jetstream.Connect(t.Context(), cfg)
+		if err == nil || !strings.Contains(err.Error(), "inbox prefix") || strings.ContainsAny(err.Error(), "\n\t") {
+			t.Errorf("%q: %v", prefix, err)
+		}
+	}
+}

@@ -12,6 +12,7 @@ import (
 	"os"
 	"os/signal"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -26,8 +27,38 @@ import (
 	"github.com/refold-dev/refold/pkg/events"
 )
 
-// Main runs a command until it ends or the process is told to stop, and returns the exit code: 0, or 1 after an error,
-// which it prints as one line. A second signal kills.
+// exitUsage is the exit code after flags or arguments that a command does not take.
+const exitUsage = 2
+
+// failureCode is the name of the annotation that holds a command's exit code after an error.
+const failureCode = "exit code after an error"
+
+// FailWith gives a command and those below it, whose exit code 1 means something else, another one for errors that are no
+// [ExitError]: also for those of flags that are required, and of output that cannot be written.
+func FailWith(cmd *cobra.Command, code int) {
+	if cmd.Annotations == nil {
+		cmd.Annotations = make(map[string]string)
+	}
+	cmd.Annotations[failureCode] = strconv.Itoa(code)
+}
+
+// codeOf returns the exit code of a command after an error that is no [ExitError]. It began unless its flags or arguments
+// were refused.
+func codeOf(cmd *cobra.Command, began bool) int {
+	for ; cmd != nil; cmd = cmd.Parent() {
+		if code, err := strconv.Atoi(cmd.Annotations[failureCode]); err == nil {
+			return code
+		}
+	}
+	if !began {
+		return exitUsage
+	}
+	return 1
+}
+
+// Main runs a command until it ends or the process is told to stop, and returns the exit code: 0; 2 after flags or arguments
+// that it does not take; after another error that of its [ExitError], or that of [FailWith], or 1. It prints an error as one
+// line. A second signal kills.
 func Main(root *cobra.Command) int {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
@@ -50,7 +81,7 @@ func Main(root *cobra.Command) int {
 		return code.Code
 	}
 	printError(root, err)
-	return 1
+	return codeOf(cmd, began)
 }
 
 func printError(root *cobra.Command, err error) {
@@ -101,6 +132,7 @@ var ulidEntropy io.Reader = &ulid.LockedMonotonicReader{MonotonicReader: ulid.Mo
 type Service struct {
 	NATS     string
 	Creds    string
+	Inbox    string // where answers are received
 	Replicas int
 	Metrics  string
 	AckWait  time.Duration
@@ -114,6 +146,7 @@ func (s *Service) Flags(cmd *cobra.Command) {
 	f := cmd.Flags()
 	f.StringVar(&s.NATS, "nats", env("REFOLD_NATS", ""), "URL of the NATS server or servers (REFOLD_NATS)")
 	f.StringVar(&s.Creds, "creds", env("REFOLD_CREDS", ""), "NATS credentials file (REFOLD_CREDS)")
+	f.StringVar(&s.Inbox, "inbox-prefix", env("REFOLD_INBOX_PREFIX", ""), "where NATS answers are received, as the credentials permit; empty: _INBOX (REFOLD_INBOX_PREFIX)")
 	f.IntVar(&s.Replicas, "replicas", 1, "copies of each stream that is made: 1, 3 or 5")
 	f.StringVar(&s.Metrics, "metrics", "", "address for /metrics and /healthz, such as :9100; empty: none")
 	f.DurationVar(&s.AckWait, "ack-wait", 0, "time after which the inputs of a dead worker are handed to another; the streams' first maker decides (default 30s)")
@@ -170,7 +203,7 @@ func (s *Service) Connect(ctx context.Context, name string) (*jetstream.Client, 
 	if err != nil {
 		return nil, err
 	}
-	cfg := jetstream.Config{URL: s.NATS, Creds: s.Creds, Name: name, Replicas: s.Replicas, AckWait: s.AckWait, Logger: log}
+	cfg := jetstream.Config{URL: s.NATS, Creds: s.Creds, InboxPrefix: s.Inbox, Name: name, Replicas: s.Replicas, AckWait: s.AckWait, Logger: log}
 	streams := streamsOf(name)
 	if len(streams) == 0 {
 		return jetstream.Connect(ctx, cfg)

@@ -9,9 +9,12 @@ import (
 	"strconv"
 	"testing"
 
+	"github.com/spf13/cobra"
 	"go.uber.org/goleak"
 
+	"github.com/refold-dev/refold/internal/keyfile"
 	"github.com/refold-dev/refold/internal/program"
+	"github.com/refold-dev/refold/pkg/audit"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -27,6 +30,51 @@ func TestOneLine(t *testing.T) {
 	} {
 		if got := program.OneLine(errors.New(in)); got != want {
 			t.Errorf("%q becomes %q, want %q", in, got, want)
+		}
+	}
+}
+
+// TestKeyOfLogin: nothing signs with the key that its NATS credentials hold.
+func TestKeyOfLogin(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	file, creds := filepath.Join(dir, "key.seed"), filepath.Join(dir, "creds")
+	if _, err := keyfile.Load(file); err != nil {
+		t.Fatal(err)
+	}
+	seed, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(creds, append([]byte("-----BEGIN USER NKEY SEED-----\n"), seed...), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	log := slog.New(slog.DiscardHandler)
+	if _, err := program.NewVerifier(nil, &program.VerifierFlags{KeyFile: file, Creds: creds}, nil, log); !errors.Is(err, audit.ErrKey) {
+		t.Errorf("a verifier: %v", err)
+	}
+	flags := &program.WitnessFlags{Listen: "127.0.0.1:0", Upstream: "https://api.example", KeyFile: file, Creds: creds}
+	if _, err := program.NewWitness(t.Context(), nil, flags, nil, log); !errors.Is(err, audit.ErrKey) {
+		t.Errorf("a witness: %v", err)
+	}
+}
+
+// TestFailWith: the nearest command above decides, and without one a usage error is told from others.
+func TestFailWith(t *testing.T) {
+	t.Parallel()
+	fails := func(*cobra.Command, []string) error { return errors.ErrUnsupported }
+	for want, line := range map[int][]string{1: {"plain"}, 2: {"plain", "--x"}, 7: {"seven"}, 8: {"seven", "eight"}, 9: {"seven", "own"}} {
+		root := &cobra.Command{Use: "root"}
+		seven := &cobra.Command{Use: "seven", RunE: fails}
+		program.FailWith(seven, 7)
+		eight := &cobra.Command{Use: "eight", RunE: fails}
+		program.FailWith(eight, 8)
+		own := &cobra.Command{Use: "own", RunE: func(*cobra.Command, []string) error { return &program.ExitError{Code: 9} }}
+		seven.AddCommand(eight, own)
+		root.AddCommand(&cobra.Command{Use: "plain", RunE: fails}, seven)
+		root.SetArgs(line)
+		if got := program.Main(root); got != want {
+			t.Errorf("%q: exit code %d, want %d", line, got, want)
 		}
 	}
 }

@@ -19,6 +19,7 @@ import (
 // VerifierFlags say how a verifier works.
 type VerifierFlags struct {
 	KeyFile   string
+	Creds     string // the file with the credentials of the login, whose key must be another; empty: none
 	Trusted   []string
 	Witnesses []string // public keys; none: calls are not compared with receipts
 	Shadow    bool
@@ -32,6 +33,9 @@ type VerifierFlags struct {
 // NewVerifier returns a verifier over a connected client.
 func NewVerifier(client *jetstream.Client, f *VerifierFlags, reg prometheus.Registerer, log *slog.Logger) (*verify.Verifier, error) {
 	key, err := keyfile.Load(f.KeyFile)
+	if err == nil {
+		err = keyfile.NotLogin(key, f.Creds)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -76,6 +80,7 @@ func Verifier() *cobra.Command {
 				if v.Recheck < 0 {
 					return nil, fmt.Errorf("--recheck %v: want a time, or 0 for never", v.Recheck)
 				}
+				v.Creds = s.Creds
 				verifier, err := NewVerifier(client, &v, reg, log)
 				if err != nil {
 					return nil, err

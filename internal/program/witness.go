@@ -23,6 +23,7 @@ type WitnessFlags struct {
 	Listen    string // the address; port 0 takes a free one
 	Upstream  string // the base URL of the provider's API
 	KeyFile   string
+	Creds     string // as in [VerifierFlags]
 	PlainHTTP bool
 	Grace     time.Duration // 0: the witness's own
 }
@@ -39,6 +40,9 @@ func NewWitness(ctx context.Context, client *jetstream.Client, f *WitnessFlags, 
 		return nil, errors.New("no provider to stand before: give --upstream URL or set REFOLD_WITNESS_UPSTREAM")
 	}
 	key, err := keyfile.Load(f.KeyFile)
+	if err == nil {
+		err = keyfile.NotLogin(key, f.Creds)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -82,6 +86,7 @@ func Witness() *cobra.Command {
 				return fmt.Errorf("--grace %v: want a time", w.Grace)
 			}
 			out := cmd.OutOrStdout()
+			w.Creds = s.Creds
 			return s.Run(cmd.Context(), "witness", func(ctx context.Context, client *jetstream.Client, reg *prometheus.Registry, log *slog.Logger) (Runner, error) {
 				return announced(ctx, out, client, &w, reg, log)
 			})

@@ -83,7 +83,8 @@ func Open(where string) (translog.Tiles, error) {
 }
 
 // Handler hands out the files of the log in a directory, at the paths that they have in it, and nothing else: the lock and what
-// is being written are no part of it.
+// is being written are no part of it. It lets others keep for good what the newest checkpoint covers, which never changes; what
+// stands beyond it may be replaced, and is to be asked for again.
 func Handler(root string) http.Handler {
 	dir := &Dir{root: root}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -95,7 +96,10 @@ func Handler(root string) http.Handler {
 		name := strings.TrimPrefix(r.URL.Path, "/")
 		limit, kind, cache := translog.MaxCheckpointBytes, "text/plain; charset=utf-8", "no-cache"
 		if f, ok := translog.ParsePath(name); ok {
-			limit, kind, cache = f.Limit(), "application/octet-stream", "max-age=31536000, immutable"
+			limit, kind = f.Limit(), "application/octet-stream"
+			if dir.covers(r.Context(), f) { // looked at first: the file may change until a checkpoint covers it
+				cache = "max-age=31536000, immutable"
+			}
 		}
 		b, err := dir.Read(r.Context(), name, limit)
 		switch {
@@ -110,4 +114,22 @@ func Handler(root string) http.Handler {
 			_, _ = w.Write(b) // the client may have gone
 		}
 	})
+}
+
+// covers reports whether the newest checkpoint covers the whole file.
+func (d *Dir) covers(ctx context.Context, f translog.File) bool {
+	signed, err := d.Read(ctx, translog.CheckpointPath, translog.MaxCheckpointBytes)
+	if err != nil {
+		return false
+	}
+	point, err := translog.ReadCheckpoint(signed)
+	if err != nil {
+		return false
+	}
+	full, hashes := uint64(f.Full().Width), point.Size // of the file's level
+	for range f.Level {
+		hashes /= full
+	}
+	width := uint64(f.Width)
+	return width <= hashes && f.N <= (hashes-width)/full
 }

@@ -10,6 +10,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -321,6 +322,69 @@ func TestHandler(t *testing.T) {
 				t.Errorf("%s %s: %d %q", method, path, w.Code, body)
 			}
 		}
+	}
+}
+
+// TestHandlerCaches shows that only what the checkpoint covers is said to stay: what stands beyond it may be replaced.
+func TestHandlerCaches(t *testing.T) {
+	dir := t.TempDir()
+	secret, err := translog.GenerateSigner(strings.NewReader(strings.Repeat("x", 64)), "example.com/one")
+	if err != nil {
+		t.Fatal(err)
+	}
+	signer, err := translog.NewSigner(secret)
+	if err != nil {
+		t.Fatal(err)
+	}
+	write := func(path string, data []byte) {
+		if err := os.MkdirAll(filepath.Join(dir, filepath.Dir(path)), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(dir, path), data, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	files := []string{
+		"tile/0/000.p/1", "tile/0/000.p/255", "tile/0/000", "tile/0/001", "tile/0/002.p/87", "tile/0/002.p/88", "tile/0/002.p/89", "tile/0/002",
+		"tile/0/003", "tile/0/x999/x999/x999/x999/x999/999", "tile/1/000.p/1", "tile/1/000.p/2", "tile/1/000.p/3", "tile/1/001.p/1",
+		"tile/2/000.p/1", "tile/7/000.p/1", "tile/entries/000", "tile/entries/002.p/88", "tile/entries/002.p/89",
+	}
+	for _, path := range files {
+		write(path, []byte("x"))
+	}
+	for size, kept := range map[uint64][]string{
+		0: nil,
+		1: {"tile/0/000.p/1"},
+		600: {
+			"tile/0/000.p/1", "tile/0/000.p/255", "tile/0/000", "tile/0/001", "tile/0/002.p/87", "tile/0/002.p/88", "tile/1/000.p/1", "tile/1/000.p/2",
+			"tile/entries/000", "tile/entries/002.p/88",
+		},
+	} {
+		point := translog.Checkpoint{Origin: signer.Origin(), Root: translog.EmptyRoot()}
+		if size > 0 {
+			point.Size, point.Root = size, translog.LeafHash([]byte("some tree"))
+		}
+		signed, err := signer.Sign(point)
+		if err != nil {
+			t.Fatal(err)
+		}
+		write(translog.CheckpointPath, signed)
+		for _, path := range slices.Concat(files, []string{translog.CheckpointPath}) {
+			w := httptest.NewRecorder()
+			tlog.Handler(dir).ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "http://x/"+path, http.NoBody))
+			cache := w.Result().Header.Get("Cache-Control")
+			if w.Code != http.StatusOK || strings.Contains(cache, "immutable") != slices.Contains(kept, path) || cache == "" {
+				t.Errorf("size %d, %s: %d, %q", size, path, w.Code, cache)
+			}
+		}
+	}
+	if err := os.Remove(filepath.Join(dir, translog.CheckpointPath)); err != nil {
+		t.Fatal(err)
+	}
+	w := httptest.NewRecorder()
+	tlog.Handler(dir).ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "http://x/tile/0/000", http.NoBody))
+	if cache := w.Result().Header.Get("Cache-Control"); w.Code != http.StatusOK || cache != "no-cache" {
+		t.Errorf("without a checkpoint: %d, %q", w.Code, cache)
 	}
 }
 

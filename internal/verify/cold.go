@@ -18,13 +18,9 @@ type said struct {
 // found before is nothing that only a cold check finds, nor is what an earlier one has found.
 func (h *handler) notSaid(ctx context.Context, verdicts []audit.Verdict) (*audit.Verdict, error) {
 	known, reasons := make(map[said]struct{}), make(map[string]struct{})
-	for record, err := range h.verifier.cfg.Verdicts.Read(ctx, h.session, 1) {
+	for v, err := range h.verifier.verdicts(ctx, h.session) {
 		if err != nil {
-			return nil, fmt.Errorf("cold check: read the verdicts: %w", err)
-		}
-		v, err := audit.DecodeVerdict(record.Payload)
-		if err != nil || v.Session != h.session || !h.verifier.trusts(v.Verifier) || v.Verify() != nil {
-			continue
+			return nil, fmt.Errorf("cold check: %w", err)
 		}
 		known[said{v.Seq, v.Result, v.Rule}] = struct{}{}
 		if v.Rule == audit.RuleCold {

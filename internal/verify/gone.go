@@ -45,14 +45,15 @@ func (a *absences) look(ctx context.Context) error {
 	st := v.follower.Status()
 	complete := st.SweepErr == nil && st.Swept.After(a.swept)
 	if !complete {
+		v.absenceLooks.end(v.cfg.Clock(), false) // that the sweeps fail is told elsewhere
 		return nil
 	}
 	a.swept = st.Swept
+	first := v.lookAtAllEarly(ctx)
 	counts, err := v.cfg.Verdicts.Counts(ctx)
 	if err != nil {
 		return err
 	}
-	var first error
 	for id := range counts { // in any order: no two sessions have to do with each other
 		if v.cfg.Partition != nil && !v.cfg.Partition(id) {
 			continue
@@ -69,18 +70,43 @@ func (a *absences) look(ctx context.Context) error {
 			first = err
 		}
 	}
+	unbelieved := int64(0)
+	for _, why := range a.settled {
+		if why == notBelieved {
+			unbelieved++
+		}
+	}
+	v.unbelieved.Store(unbelieved)
+	v.absenceLooks.end(v.cfg.Clock(), first == nil)
 	return first
 }
 
+// notBelieved is why nobody looks again at a session whose newest verdict does not count.
+const notBelieved = "its newest verdict is not to be believed"
+
 // missing looks at a session that the sweep has not seen. Its stream's leader, or the cluster's when there is none, must say
-// that there is no such stream; no answer is none.
+// that there is no such stream, and so must the origin of a mirror; no answer is none.
 func (a *absences) missing(ctx context.Context, id events.ID) error {
 	_, err := a.verifier.cfg.Store.Open(ctx, id)
 	if !errors.Is(err, eventlog.ErrNotFound) {
 		delete(a.seen, id)
 		return err
 	}
+	if err := a.verifier.absent(ctx, id); err != nil {
+		delete(a.seen, id)
+		return fmt.Errorf("session %s: %w", id, err)
+	}
 	return a.sighted(ctx, id)
+}
+
+// absent returns nil when a session that has no log here has none elsewhere either, of which a mirror here would lack it.
+func (v *Verifier) absent(ctx context.Context, id events.ID) error {
+	if s, ok := v.cfg.Store.(interface {
+		Absent(ctx context.Context, session events.ID) error
+	}); ok {
+		return s.Absent(ctx, id)
+	}
+	return nil
 }
 
 // sighted counts that a session was missing once more.
@@ -102,7 +128,7 @@ func (v *Verifier) publishGone(ctx context.Context, id events.ID) (why string, e
 	p, err := v.newest(ctx, id)
 	switch {
 	case errors.Is(err, follow.ErrFinal):
-		return "its newest verdict is not to be believed", err
+		return notBelieved, err
 	case err != nil:
 		return "", err
 	case p.place == 0:

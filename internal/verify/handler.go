@@ -8,6 +8,7 @@ import (
 	"log/slog"
 
 	"github.com/refold-dev/refold/internal/ahead"
+	"github.com/refold-dev/refold/internal/follow"
 	"github.com/refold-dev/refold/internal/jetstream"
 	"github.com/refold-dev/refold/pkg/audit"
 	"github.com/refold-dev/refold/pkg/eventlog"
@@ -23,12 +24,17 @@ type handler struct {
 	published position // what is published now, by anybody
 	calls     *calls   // compares calls with their receipts; nil when there is no witness
 
+	marks map[uint64]events.Hash // the hashes that were signed, by the sequences of their events
+	broke *audit.Verdict         // an event that had been checked breaks the log; whether that is known is not asked yet
+
 	unsent    *audit.Verdict // found and not published yet
 	unsentSeq uint64         // the message that it was found at
-	cold      bool           // a cold check is due
-	look      bool           // a look at a fork's parent is due
-	shadow    bool           // a comparison with the second fold is due
-	shadowed  uint64         // the sequence up to which requests were compared with it, or were published before
+	seated    *audit.Verdict // what is to be published for it behind the place seat
+	seat      uint64
+	cold      bool   // a cold check is due
+	look      bool   // a look at a fork's parent is due
+	shadow    bool   // a comparison with the second fold is due
+	shadowed  uint64 // the sequence up to which requests were compared with it, or were published before
 }
 
 // Apply implements [follow.Handler].
@@ -47,6 +53,9 @@ func (h *handler) Apply(ctx context.Context, m eventlog.Message) error {
 	h.waits(errors.Is(err, audit.ErrCouldNotCheck), causeOf(&m))
 	if err != nil {
 		return err
+	}
+	if h.calls != nil {
+		h.calls.see(&m)
 	}
 	h.unsent, h.unsentSeq = verdict, m.Seq
 	if call := h.checker.Settled(); call != nil && h.calls != nil { // no such message calls for a verdict of its own
@@ -84,6 +93,9 @@ func (h *handler) waits(waits bool, cause string) {
 // check checks the message and compares the fold with what was signed before.
 func (h *handler) check(ctx context.Context, m eventlog.Message) (*audit.Verdict, error) {
 	defer h.verifier.metrics.observe(h.verifier.cfg.Clock, m.Type)()
+	if h.broke != nil { // from a call that failed
+		return h.breaks(ctx)
+	}
 	_, wasBroken := h.checker.Broken()
 	verdict, err := h.checker.Apply(ctx, m)
 	if err != nil {
@@ -92,22 +104,47 @@ func (h *handler) check(ctx context.Context, m eventlog.Message) (*audit.Verdict
 	if m.Seq == 1 {
 		h.tellUnknown(ctx)
 	}
-	signed := &h.baseline.verdict
+	if m.Seq > h.baseline.verdict.Seq {
+		return verdict, nil
+	}
 	broken, isBroken := h.checker.Broken()
-	switch {
-	case isBroken && !wasBroken && m.Seq <= signed.Seq:
-		if signed.Result == audit.InvalidLog && signed.Rule != audit.RuleLineage && broken.Result == audit.InvalidLog { // it was known
-			return nil, nil
-		}
-		return h.changed(fmt.Sprintf("event %d, which had been checked, breaks the log now: %s", m.Seq, broken.Reason)), nil
-	case m.Seq <= signed.Seq && isBroken:
+	if isBroken && !wasBroken {
+		h.broke = &broken
+		return h.breaks(ctx)
+	}
+	if isBroken && broken.Result == audit.BrokenChain {
 		return nil, nil
-	case m.Seq == signed.Seq && signed.Chain != (events.Hash{}) && h.checker.Chain() != signed.Chain:
-		changed := h.changed(fmt.Sprintf("its payload hashes to %s, but %s was signed", events.HashPayload(m.Payload), signed.Chain))
-		h.checker.Break(*changed)
-		return changed, nil
+	}
+	if want, ok := h.marks[m.Seq]; ok {
+		if hash := events.HashPayload(m.Payload); hash != want {
+			return h.breakWith(fmt.Sprintf("the payload of event %d hashes to %s, but %s was signed", m.Seq, hash, want)), nil
+		}
+	}
+	if isBroken {
+		return nil, nil
 	}
 	return verdict, nil
+}
+
+// breaks decides about an event at fault up to the newest signed one: the same fault was published, or the log is another.
+func (h *handler) breaks(ctx context.Context) (*audit.Verdict, error) {
+	known, err := h.verifier.said(ctx, h.broke)
+	if err != nil {
+		return nil, err
+	}
+	broken := h.broke
+	h.broke = nil
+	if known {
+		return nil, nil
+	}
+	return h.breakWith(fmt.Sprintf("event %d, which had been checked, breaks the log now: %s", broken.Seq, broken.Reason)), nil
+}
+
+// breakWith has the log taken for broken, since it is not any more what was signed, and returns the verdict that says so.
+func (h *handler) breakWith(reason string) *audit.Verdict {
+	changed := h.changed(reason)
+	h.checker.Break(*changed)
+	return changed
 }
 
 // changed returns the verdict that a log is not any more what was signed. It stands at the newest signed event.
@@ -120,11 +157,6 @@ func (h *handler) changed(reason string) *audit.Verdict {
 
 // CaughtUp implements [follow.Handler].
 func (h *handler) CaughtUp(ctx context.Context) error {
-	if h.unsent == nil && h.shorter() {
-		h.unsent = h.changed(fmt.Sprintf("the log ends at event %d, but event %d was signed", h.checker.Seq(), h.baseline.verdict.Seq))
-		h.unsentSeq = h.checker.Seq()
-		h.checker.Break(*h.unsent)
-	}
 	if h.calls != nil {
 		if err := h.settle(ctx); err != nil {
 			return err
@@ -133,6 +165,7 @@ func (h *handler) CaughtUp(ctx context.Context) error {
 	if err := h.flush(ctx); err != nil {
 		return err
 	}
+	h.verifier.endsEarly(ctx, h.session, h.shorter())
 	if h.look {
 		if err := h.lookAtParent(ctx); err != nil {
 			return err
@@ -192,30 +225,41 @@ func (h *handler) shorter() bool {
 
 // Broken implements [follow.Handler].
 func (h *handler) Broken(ctx context.Context, seq uint64, cause error) error {
-	if h.unsent == nil {
-		switch verdict := h.checker.Gap(seq, cause); {
-		case verdict == nil:
-		case seq <= h.baseline.verdict.Seq:
-			h.unsent = h.changed(verdict.Reason)
-		default:
-			h.unsent = verdict
+	if err := h.flush(ctx); err != nil {
+		return err
+	}
+	if _, broken := h.checker.Broken(); !broken {
+		if err := h.believe(ctx, cause); err != nil {
+			return err
 		}
 	}
+	switch verdict := h.checker.Gap(seq, cause); {
+	case verdict == nil:
+	case seq <= h.baseline.verdict.Seq:
+		h.unsent = h.changed(verdict.Reason)
+	default:
+		h.unsent = verdict
+	}
+	h.unsentSeq = h.checker.Seq()
 	return h.flush(ctx)
 }
 
 // Close is called when the handler is dropped.
 func (h *handler) Close() { h.verifier.waitsFor(h, false) }
 
-// flush publishes what is not published yet. A verdict that another verifier has published is done.
+// flush publishes what is not published yet. A match that another verifier has published, or has gone past, is done, and so
+// is a finding that a verdict on the session says.
 func (h *handler) flush(ctx context.Context) error {
 	for h.unsent != nil {
-		found := h.unsent
-		if !h.published.before(found.Seq, found.Kind) {
-			h.unsent = nil
+		found, err := h.place(ctx)
+		if err != nil {
+			return err
+		}
+		if found == nil {
+			h.unsent, h.seated = nil, nil
 			return nil
 		}
-		err := h.publish(ctx, found)
+		err = h.publish(ctx, found)
 		if errors.Is(err, jetstream.ErrConflict) {
 			if err = h.catchUp(ctx, found); err != nil {
 				return err
@@ -225,15 +269,45 @@ func (h *handler) flush(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		h.unsent = nil
+		h.unsent, h.seated = nil, nil
 		h.report(ctx, found)
 	}
 	return nil
 }
 
-// publish signs the verdict, once, and appends it.
+// place returns what is to be published behind the newest verdict for what was found: that itself, or, when the newest one
+// stands there already, a verdict on the log at the event of the newest. It is nil when nothing is. It may be called again
+// with the same outcome, until another verdict is the newest.
+func (h *handler) place(ctx context.Context) (*audit.Verdict, error) {
+	if h.seated != nil && h.seat == h.published.place {
+		return h.seated, nil
+	}
+	found, newest := h.unsent, &h.published.verdict
+	switch {
+	case h.published.before(found.Seq, found.Kind):
+	case found.Result == audit.Match, found.Rule == audit.RuleEarlier: // the break itself is what was found
+		return nil, nil
+	case newest.Result == audit.BrokenChain: // it must stay the newest, and nothing is worse
+		h.tellBehindBreak(ctx, found)
+		return nil, nil
+	default:
+		known, err := h.verifier.said(ctx, found)
+		if err != nil || known {
+			return nil, err
+		}
+		found = moved(found, newest)
+	}
+	h.seated, h.seat = found, h.published.place
+	return found, nil
+}
+
+// publish signs the verdict, once, and appends it. Of verdicts on the log there may be several at one event, so that their
+// IDs hold the rule and the place behind which they stand.
 func (h *handler) publish(ctx context.Context, found *audit.Verdict) error {
 	id := fmt.Sprintf("%s.%d.%s", found.Session, found.Seq, found.Kind)
+	if found.Kind == audit.KindLog {
+		id = fmt.Sprintf("%s.%s.%d", id, found.Rule, h.published.place)
+	}
 	place, err := h.verifier.publish(ctx, h.verifier.cfg.Verdicts, id, found, h.published.place)
 	if err != nil {
 		return err
@@ -257,7 +331,19 @@ func (h *handler) catchUp(ctx context.Context, found *audit.Verdict) error {
 		h.verifier.cfg.Log.ErrorContext(ctx, "verifiers disagree", slog.String("session", string(h.session)),
 			slog.String("ours", found.String()), slog.String("theirs", other.String()), slog.String("verifier", other.Verifier))
 	}
+	if other.Result == audit.BrokenChain && other.Kind == audit.KindLog && found.Result != audit.BrokenChain {
+		h.tellBehindBreak(ctx, found)
+		return fmt.Errorf("%w: another verifier has found that the log is broken", follow.ErrReopen)
+	}
 	return nil
+}
+
+// tellBehindBreak tells of what was found in a log that another verdict calls broken: that one stays the newest.
+func (h *handler) tellBehindBreak(ctx context.Context, found *audit.Verdict) {
+	if found.Result != audit.Match && found.Result != audit.BrokenChain {
+		h.verifier.cfg.Log.ErrorContext(ctx, "not a match, and not published: the log is known to be broken",
+			slog.String("session", string(h.session)), slog.String("verdict", found.String()))
+	}
 }
 
 // report tells of a verdict that was published.
@@ -286,7 +372,7 @@ func (h *handler) checkCold(ctx context.Context) error {
 	}
 	newest := &h.published.verdict // another verifier's may be further on
 	if newest.Seq <= h.checker.Seq() {
-		check.Prior = []audit.Verdict{*newest}
+		check.Prior, check.PriorPartial = []audit.Verdict{*newest}, true
 	}
 	report, err := audit.CheckLog(ctx, check)
 	if err != nil {

@@ -15,6 +15,7 @@ type metrics struct {
 	verdicts *prometheus.CounterVec
 	witness  *prometheus.CounterVec
 	ignored  *prometheus.CounterVec
+	uploads  prometheus.Counter
 	retries  *prometheus.CounterVec
 	cold     *prometheus.CounterVec
 	shadow   *prometheus.CounterVec
@@ -35,6 +36,10 @@ func newMetrics(registry prometheus.Registerer, v *Verifier) (*metrics, error) {
 			Name: "refold_verifier_receipts_ignored_total",
 			Help: "Receipts that were read and not believed: of another key, with a wrong signature, or no receipts at all.",
 		}, []string{"reason"}),
+		uploads: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "refold_verifier_uploads_total",
+			Help: "Receipts of uploads of files that name a session. What they hold is compared with nothing.",
+		}),
 		retries: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "refold_verifier_could_not_check_total",
 			Help: "Attempts at a check that gave no answer and are made again, by what did not answer.",
@@ -75,12 +80,21 @@ func newMetrics(registry prometheus.Registerer, v *Verifier) (*metrics, error) {
 	for _, result := range []audit.Result{audit.Match, audit.InvalidLog} {
 		m.shadow.WithLabelValues(string(result))
 	}
+	var errs []error
+	for _, c := range append(
+		gauges(v), m.verdicts, m.witness, m.ignored, m.uploads, m.retries, m.cold, m.shadow, m.seconds,
+	) {
+		errs = append(errs, registry.Register(c))
+	}
+	return m, errors.Join(errs...)
+}
+
+// gauges return what a verifier shows of its state.
+func gauges(v *Verifier) []prometheus.Collector {
 	gauge := func(name, help string, value func() float64) prometheus.Collector {
 		return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, value)
 	}
-	var errs []error
-	for _, c := range []prometheus.Collector{
-		m.verdicts, m.witness, m.ignored, m.retries, m.cold, m.shadow, m.seconds,
+	return []prometheus.Collector{
 		gauge("refold_verifier_sessions", "Sessions that this verifier knows.",
 			func() float64 { return float64(v.Status().Sessions) }),
 		gauge("refold_verifier_lag_events", "Events that this verifier knows of and has not checked yet.",
@@ -91,10 +105,13 @@ func newMetrics(registry prometheus.Registerer, v *Verifier) (*metrics, error) {
 			func() float64 { return float64(v.Status().Failed) }),
 		gauge("refold_verifier_could_not_check", "Sessions whose next request cannot be checked now; they are tried again.",
 			func() float64 { return float64(v.waiting()) }),
-	} {
-		errs = append(errs, registry.Register(c))
+		gauge("refold_verifier_unread_sessions", "Sessions whose receipts from before the start are still to be looked at.",
+			func() float64 { return float64(v.unread.Load()) }),
+		gauge("refold_verifier_unbelieved_sessions", "Sessions without a log whose newest verdict is not to be believed.",
+			func() float64 { return float64(v.unbelieved.Load()) }),
+		gauge("refold_verifier_receipts_look_timestamp_seconds", "When a look at the receipts was complete last, in Unix time.", v.receiptLooks.seconds),
+		gauge("refold_verifier_absences_look_timestamp_seconds", "When a look for sessions that are gone was complete last, in Unix time.", v.absenceLooks.seconds),
 	}
-	return m, errors.Join(errs...)
 }
 
 // Why a receipt was not believed.

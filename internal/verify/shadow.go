@@ -29,6 +29,9 @@ type secondFold func(log []events.Event, stream *events.LLMStream) (dumb.Request
 // folds show, once about a session.
 func (h *handler) checkShadow(ctx context.Context) error {
 	last := h.checker.Seq()
+	if broken, ok := h.checker.Broken(); ok { // behind that both folds refuse everything
+		last = min(last, broken.Seq-1)
+	}
 	if last > shadowEvents {
 		h.shadow = false
 		return nil
@@ -97,7 +100,11 @@ func (h *handler) compareFolds(ctx context.Context, last uint64) (seq uint64, di
 			if !ok {
 				continue
 			}
-			if difference := h.compareRequest(state, list[:i], stream); difference != "" {
+			difference := h.compareRequest(state, list[:i], stream)
+			if difference != "" && state.Apply(&list[i]) != nil { // the first fold refuses the event: that has its verdict
+				return 0, "", nil
+			}
+			if difference != "" {
 				return list[i].Seq, difference, nil
 			}
 			h.verifier.metrics.shadow.WithLabelValues(string(audit.Match)).Inc()
@@ -111,13 +118,15 @@ func (h *handler) compareFolds(ctx context.Context, last uint64) (seq uint64, di
 
 // compareRequest words in what the two folds of log differ, empty for nothing.
 func (h *handler) compareRequest(state *fold.State, log []events.Event, stream *events.LLMStream) string {
-	second, err := h.verifier.second(log, stream)
-	if err != nil {
-		return err.Error()
-	}
+	second, refusal := h.verifier.second(log, stream)
 	first, err := state.RequestOf(stream)
-	if err != nil {
-		return err.Error()
+	switch {
+	case err != nil && refusal != nil: // they agree
+		return ""
+	case refusal != nil:
+		return "the second fold refuses it: " + refusal.Error()
+	case err != nil:
+		return "the first fold refuses it: " + err.Error()
 	}
 	messages := make([]events.Message, 0, len(second.Messages))
 	for _, m := range first.Messages.All() {

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
-	"math/rand/v2"
 	"slices"
 	"time"
 
@@ -24,13 +23,15 @@ const (
 	patience = 3
 	// looksAtRest bounds how many sessions that have no new receipts one look compares after the start.
 	looksAtRest = 100
+	// maxSuspects bounds how many receipts of one session wait for another look. Those behind them are not read before.
+	maxSuspects = 1024
 )
 
 // strays looks for receipts that no log permits. It belongs to one goroutine.
 type strays struct {
 	verifier *Verifier
 	sessions map[events.ID]*receipts
-	atStart  map[events.ID]uint64 // how many receipts each session had at the first look
+	atStart  map[events.ID]uint64 // how many receipts each session had at the first look, that was not looked at since
 }
 
 // receipts is what is known of the receipts of one session.
@@ -44,8 +45,10 @@ type receipts struct {
 	wireNext  uint64              // the first place of a wire verdict that was not read
 	wires     map[uint64]struct{} // places of receipts with a wire verdict that were not come to yet
 	strayNext uint64              // the first place of a stray verdict that was not read
-	strays    map[uint64]struct{} // places of receipts with a stray verdict
+	strays    map[uint64]struct{} // places of receipts with a stray verdict; empty while there is nothing to publish
 }
+
+func newReceipts() *receipts { return &receipts{next: 1, wireNext: 1, strayNext: 1} }
 
 // suspect is a receipt that is to be looked at again.
 type suspect struct {
@@ -60,7 +63,8 @@ func newStrays(v *Verifier) *strays {
 // run looks until ctx ends.
 func (s *strays) run(ctx context.Context) {
 	for {
-		if err := s.look(ctx); err != nil && ctx.Err() == nil {
+		err := s.look(ctx)
+		if err != nil && ctx.Err() == nil {
 			s.verifier.metrics.retries.WithLabelValues(causeWitness).Inc()
 			s.verifier.cfg.Log.WarnContext(ctx, "look at the receipts not complete, it is made again", slog.Any("error", err))
 		}
@@ -70,35 +74,24 @@ func (s *strays) run(ctx context.Context) {
 	}
 }
 
-// look compares the receipts of all sessions that have new ones, and of some that were not looked at since the start.
+// look compares the receipts of all sessions that have new ones, and of some that were not looked at since the start. What
+// fails about one session keeps no other from being looked at.
 func (s *strays) look(ctx context.Context) error {
 	v := s.verifier
 	counts, err := v.cfg.Witness.Receipts.Counts(ctx)
 	if err != nil {
 		return err
 	}
+	ours := func(id events.ID) bool { return v.cfg.Partition == nil || id == audit.NoSession || v.cfg.Partition(id) }
+	maps.DeleteFunc(counts, func(id events.ID, _ uint64) bool { return !ours(id) })
 	if s.atStart == nil {
-		s.atStart = counts
+		s.atStart = maps.Clone(counts)
 	}
-	var fresh, known []events.ID // in any order: no two sessions have to do with each other
-	for id, n := range counts {
-		if v.cfg.Partition != nil && id != audit.NoSession && !v.cfg.Partition(id) {
-			continue
-		}
-		r := s.sessions[id]
-		switch {
-		case r == nil && n == s.atStart[id]:
-			fresh = append(fresh, id)
-		case r == nil || r.count != n || len(r.places) > 0:
-			known = append(known, id)
-		}
-	}
-	rand.Shuffle(len(fresh), func(i, j int) { fresh[i], fresh[j] = fresh[j], fresh[i] })
-	if len(fresh) > looksAtRest {
-		fresh = fresh[:looksAtRest]
-	}
+	maps.DeleteFunc(s.sessions, func(id events.ID, _ *receipts) bool { return counts[id] == 0 })
 	var first error
-	for _, id := range slices.Concat(known, fresh) {
+	for _, id := range s.due(counts) {
+		delete(s.atStart, id)
+		v.unread.Store(int64(len(s.atStart)))
 		if err := s.session(ctx, id, counts[id]); err != nil {
 			if ctx.Err() != nil {
 				return ctx.Err()
@@ -108,17 +101,35 @@ func (s *strays) look(ctx context.Context) error {
 			}
 		}
 	}
+	v.receiptLooks.end(v.cfg.Clock(), first == nil)
 	return first
+}
+
+// due returns the sessions that a look compares: first the calls without a session, then those with something new, then the
+// next ones that were not looked at since the start, by their IDs.
+func (s *strays) due(counts map[events.ID]uint64) []events.ID {
+	var fresh, known []events.ID
+	for id, n := range counts { // sorted below
+		r := s.sessions[id]
+		switch {
+		case id == audit.NoSession && r == nil:
+			known = append(known, id) // of the lowest ID
+		case r == nil && n == s.atStart[id]:
+			fresh = append(fresh, id)
+		case r == nil || r.count != n || len(r.places) > 0:
+			known = append(known, id)
+		}
+	}
+	slices.Sort(known)
+	slices.Sort(fresh)
+	return append(known, fresh[:min(len(fresh), looksAtRest)]...)
 }
 
 // session compares what is new of a session's receipts.
 func (s *strays) session(ctx context.Context, id events.ID, count uint64) error {
 	r := s.sessions[id]
 	if r == nil {
-		r = &receipts{
-			next: 1, suspect: make(map[uint64]suspect),
-			wireNext: 1, wires: make(map[uint64]struct{}), strayNext: 1, strays: make(map[uint64]struct{}),
-		}
+		r = newReceipts()
 		s.sessions[id] = r
 	}
 	look := &strayLook{verifier: s.verifier, session: id, receipts: r}
@@ -130,6 +141,9 @@ func (s *strays) session(ctx context.Context, id events.ID, count uint64) error 
 	for record, err := range s.verifier.cfg.Witness.Receipts.Read(ctx, id, r.next) {
 		if err != nil {
 			return err
+		}
+		if len(r.places) >= maxSuspects {
+			return nil // count stays, so that the next look goes on
 		}
 		receipt, err := s.verifier.receiptOf(ctx, &record)
 		if err == nil {
@@ -145,6 +159,9 @@ func (s *strays) session(ctx context.Context, id events.ID, count uint64) error 
 		_, waits := r.suspect[place]
 		return place < r.next && !waits
 	})
+	if !look.published { // the next finding reads them again
+		r.strays, r.strayNext = nil, 1
+	}
 	return nil
 }
 
@@ -154,7 +171,11 @@ func (r *receipts) keep(place uint64, receipt *audit.Receipt) int {
 	if !ok {
 		r.places = append(r.places, place)
 	}
+	if r.suspect == nil {
+		r.suspect = make(map[uint64]suspect)
+	}
 	r.suspect[place] = suspect{receipt: *receipt, seen: old.seen + 1}
+	r.highest = max(r.highest, receipt.Seq) // a later one of the same call is not its first
 	return old.seen + 1
 }
 
@@ -173,9 +194,12 @@ type strayLook struct {
 	session  events.ID
 	receipts *receipts
 
-	log    eventlog.Log
-	opened bool // log is set, or nil because there is none
-	copied uint64
+	log       eventlog.Log
+	opened    bool // log is set, or nil because there is none
+	copied    uint64
+	signed    uint64 // where there is no log: the highest sequence with a verdict that is believed
+	asked     bool   // signed is set
+	published bool   // a verdict was, or was found to be
 }
 
 // judge looks at one receipt. The error says that there was no answer.
@@ -209,7 +233,7 @@ func (l *strayLook) judge(ctx context.Context, place uint64, receipt audit.Recei
 	switch {
 	case found != nil && call == nil && l.session != audit.NoSession:
 		again = sightings
-		if gone, err := l.gone(ctx, known); err != nil || gone {
+		if gone, err := l.gone(ctx, known, &p); err != nil || gone {
 			if gone {
 				r.done(&p)
 			}
@@ -222,6 +246,9 @@ func (l *strayLook) judge(ctx context.Context, place uint64, receipt audit.Recei
 		found, again = audit.Late(&p, call), patience
 	}
 	if found == nil {
+		if receipt.Seq == 0 { // nothing is known of what it holds
+			l.verifier.metrics.uploads.Inc()
+		}
 		r.done(&p)
 		return nil
 	}
@@ -248,6 +275,9 @@ func (l *strayLook) compared(ctx context.Context, p *audit.PlacedReceipt) (bool,
 		}
 		r.wireNext = record.Seq + 1
 		if w, err := l.verifier.believed(&record); err == nil && w.Receipt > 0 {
+			if r.wires == nil {
+				r.wires = make(map[uint64]struct{})
+			}
 			r.wires[w.Receipt] = struct{}{}
 		}
 	}
@@ -364,42 +394,72 @@ func (l *strayLook) absent(ctx context.Context, known bool, seq uint64) error {
 		}
 		return current(ctx, l.log)
 	}
-	if s, ok := l.verifier.cfg.Store.(interface {
-		Absent(ctx context.Context, session events.ID) error
-	}); ok {
-		return s.Absent(ctx, l.session)
-	}
-	return nil
+	return l.verifier.absent(ctx, l.session)
 }
 
-// gone reports whether the session had a log once, which another check looks after.
-func (l *strayLook) gone(ctx context.Context, known bool) (bool, error) {
+// gone reports whether the receipt is of a call that was looked at while the session had its log, which is not there any
+// more; another check looks after that. Only verdicts that are believed tell so, and only of the first receipt of a call that
+// stands no further in the log than they do. Files are uploaded to no place in it.
+func (l *strayLook) gone(ctx context.Context, known bool, p *audit.PlacedReceipt) (bool, error) {
 	if known {
 		return false, nil
 	}
-	_, err := l.verifier.cfg.Verdicts.Last(ctx, l.session)
-	if errors.Is(err, eventlog.ErrNotFound) {
-		return false, nil
+	if err := l.ask(ctx); err != nil || l.signed == 0 || p.Receipt.Seq > l.signed {
+		return false, err
 	}
-	return err == nil, err
+	if p.Receipt.Seq == 0 {
+		return audit.Stray(p, true, nil, 0) == nil, nil
+	}
+	earlier, err := l.earlier(ctx, p)
+	return earlier == 0, err
 }
 
-// publish publishes a stray verdict, once for the receipt whoever finds it.
+// ask reads how far a session without a log was signed.
+func (l *strayLook) ask(ctx context.Context) error {
+	if l.asked {
+		return nil
+	}
+	for record, err := range l.verifier.cfg.Verdicts.Read(ctx, l.session, 1) {
+		if err != nil {
+			return err
+		}
+		if old, err := l.verifier.believed(&record); err == nil {
+			l.signed = max(l.signed, old.Seq)
+		}
+	}
+	l.asked = true
+	return nil
+}
+
+// publish publishes a stray verdict, once for the receipt whoever finds it. The error wraps [eventlog.ErrUnavailable] when
+// something keeps it from being stored that is no verdict.
 func (l *strayLook) publish(ctx context.Context, found *audit.Verdict) error {
 	v, r := l.verifier, l.receipts
-	id := fmt.Sprintf("%s.%d.%s", found.Session, found.Receipt, audit.KindStray)
-	for {
+	if err := v.sign(found); err != nil {
+		return err
+	}
+	// Nobody can use the ID before. What keeps a receipt's verdict single is the place that it is appended behind.
+	id := fmt.Sprintf("%s.%d.%s.%x", found.Session, found.Receipt, audit.KindStray, found.Signature[:8])
+	l.published = true
+	for tried := false; ; tried = true {
+		before := r.strayNext
 		for record, err := range v.cfg.Witness.Strays.Read(ctx, found.Session, r.strayNext) {
 			if err != nil {
 				return err
 			}
 			r.strayNext = record.Seq + 1
 			if old, err := v.believed(&record); err == nil {
+				if r.strays == nil {
+					r.strays = make(map[uint64]struct{})
+				}
 				r.strays[old.Receipt] = struct{}{}
 			}
 		}
 		if _, ok := r.strays[found.Receipt]; ok {
 			return nil
+		}
+		if tried && r.strayNext == before {
+			return fmt.Errorf("%w: publish verdict: another one stands in the way and is not the newest", eventlog.ErrUnavailable)
 		}
 		_, err := v.publish(ctx, v.cfg.Witness.Strays, id, found, r.strayNext-1)
 		if errors.Is(err, jetstream.ErrConflict) && ctx.Err() == nil {
@@ -427,6 +487,15 @@ func (v *Verifier) believed(record *jetstream.Record) (audit.Verdict, error) {
 		err = fmt.Errorf("%w: verifier %s is not trusted", audit.ErrSignature, verdict.Verifier)
 	}
 	return verdict, err
+}
+
+// sign gives a verdict its time and its signature, once.
+func (v *Verifier) sign(found *audit.Verdict) error {
+	if len(found.Signature) > 0 {
+		return nil
+	}
+	found.Time = max(v.cfg.Clock().UnixMilli(), 0)
+	return v.cfg.Key.Sign(found)
 }
 
 // pause waits for d and reports false when ctx ended before.

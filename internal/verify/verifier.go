@@ -9,6 +9,7 @@ import (
 	"math/rand/v2"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -111,6 +112,14 @@ type Verifier struct {
 
 	mu        sync.Mutex
 	unchecked map[*handler]struct{} // those that wait for objects, a parent or receipts
+	early     map[events.ID]int     // sessions whose logs end before what was signed, and in how many looks that was seen
+	holes     map[events.ID]hole    // sessions whose logs state a last event that is not there
+
+	strangers strangers
+
+	receiptLooks, absenceLooks looks
+	unread                     atomic.Int64 // sessions whose receipts from before the start were not looked at
+	unbelieved                 atomic.Int64 // sessions without a log whose newest verdict is not to be believed
 
 	second secondFold // dumb.RequestOf, but in tests
 }
@@ -121,7 +130,10 @@ func New(cfg Config) (*Verifier, error) {
 	if err := cfg.validate(); err != nil {
 		return nil, err
 	}
-	v := &Verifier{cfg: cfg, started: cfg.Clock(), unchecked: make(map[*handler]struct{}), second: dumb.RequestOf}
+	v := &Verifier{
+		cfg: cfg, started: cfg.Clock(), second: dumb.RequestOf,
+		unchecked: make(map[*handler]struct{}), early: make(map[events.ID]int), holes: make(map[events.ID]hole),
+	}
 	var err error
 	v.follower, err = follow.New(follow.Config{
 		Store: cfg.Store, Open: v.open, Position: v.position, AtRest: v.atRest, Hints: cfg.Hints, Partition: cfg.Partition,
@@ -151,10 +163,15 @@ func (v *Verifier) Run(ctx context.Context) error {
 // Status returns how far the verifier is.
 func (v *Verifier) Status() follow.Status { return v.follower.Status() }
 
-// overdue is how many times the time between sweeps may pass without a complete one.
-const overdue = 3
+const (
+	// overdue is how many times the time between sweeps may pass without a complete one.
+	overdue = 3
+	// overdueLooks is the same of looks for receipts without a call, and for sessions that are gone.
+	overdueLooks = 10
+)
 
-// Health returns why the verifier does not do its work, nil when it does: the server is away, or sweeps are overdue.
+// Health returns why the verifier does not do its work, nil when it does: the server is away, or sweeps or looks are overdue.
+// A look that fails about single sessions is none of this: anybody who may write a record could bring that about.
 func (v *Verifier) Health() error {
 	if v.cfg.Alive != nil {
 		if err := v.cfg.Alive(); err != nil {
@@ -169,8 +186,15 @@ func (v *Verifier) Health() error {
 	if since.IsZero() {
 		since = v.started
 	}
-	if age := v.cfg.Clock().Sub(since); age > overdue*v.cfg.Sweep {
+	now := v.cfg.Clock()
+	if age := now.Sub(since); age > overdue*v.cfg.Sweep {
 		return fmt.Errorf("no complete sweep for %v, they are due every %v", age.Round(time.Second), v.cfg.Sweep)
+	}
+	if age := v.absenceLooks.since(now, v.started); age > overdueLooks*v.cfg.Sweep {
+		return fmt.Errorf("no look for sessions that are gone for %v, they are due every %v", age.Round(time.Second), v.cfg.Sweep)
+	}
+	if age := v.receiptLooks.since(now, v.started); v.cfg.Witness.on() && age > overdueLooks*v.cfg.Sweep {
+		return fmt.Errorf("no look at the receipts for %v, they are due every %v", age.Round(time.Second), v.cfg.Sweep)
 	}
 	return nil
 }
@@ -201,38 +225,46 @@ func (v *Verifier) newestOf(ctx context.Context, records Records, session events
 	if err != nil {
 		return position{}, fmt.Errorf("read the newest verdict: %w", err)
 	}
-	verdict, err := audit.DecodeVerdict(record.Payload)
-	if err == nil {
-		err = verdict.Verify()
-	}
-	if err == nil && verdict.Session != session {
-		err = fmt.Errorf("%w: it is about session %s", audit.ErrVerdict, verdict.Session)
-	}
-	if err == nil && !v.trusts(verdict.Verifier) {
-		err = fmt.Errorf("%w: verifier %s is not trusted", audit.ErrSignature, verdict.Verifier)
-	}
+	verdict, err := v.believed(&record)
 	if err != nil {
 		return position{}, fmt.Errorf("%w: session %s: record %d is not to be believed: %w", follow.ErrFinal, session, record.Seq, err)
 	}
 	return position{place: record.Seq, verdict: verdict}, nil
 }
 
-// reported reports whether a verdict with the rule was published about the session.
-func (v *Verifier) reported(ctx context.Context, session events.ID, rule string) (bool, error) {
-	for record, err := range v.cfg.Verdicts.Read(ctx, session, 1) {
-		if err != nil {
-			return false, fmt.Errorf("read the verdicts: %w", err)
-		}
-		verdict, err := audit.DecodeVerdict(record.Payload)
-		if err == nil && verdict.Rule == rule && verdict.Session == session && v.trusts(verdict.Verifier) && verdict.Verify() == nil {
-			return true, nil
-		}
+// trusts reports whether the verdicts of a verifier count. Its signature was checked.
+func (v *Verifier) trusts(public string) bool {
+	if public == v.cfg.Key.Public() || slices.Contains(v.cfg.Trusted, public) {
+		return true
 	}
-	return false, nil
+	if len(v.cfg.Trusted) > 0 {
+		return false
+	}
+	if v.strangers.add(public) {
+		v.cfg.Log.Warn("no verifier's key is trusted (--trust), so that anybody's verdicts count: here are some of another key",
+			slog.String("verifier", public))
+	}
+	return true
 }
 
-func (v *Verifier) trusts(public string) bool {
-	return len(v.cfg.Trusted) == 0 || public == v.cfg.Key.Public() || slices.Contains(v.cfg.Trusted, public)
+// strangers are the keys of other verifiers that were met. Only the first few are kept.
+type strangers struct {
+	mu   sync.Mutex
+	keys []string
+}
+
+// maxStrangers bounds how many are told of.
+const maxStrangers = 8
+
+// add reports whether the key is to be told of: it was not met before.
+func (s *strangers) add(key string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.keys) == maxStrangers || slices.Contains(s.keys, key) {
+		return false
+	}
+	s.keys = append(s.keys, key)
+	return true
 }
 
 func (v *Verifier) position(ctx context.Context, session events.ID) (uint64, error) {
@@ -252,6 +284,9 @@ func (v *Verifier) open(ctx context.Context, session events.ID, _ uint64) (follo
 		}),
 	}
 	if h.calls, err = v.openCalls(ctx, session); err != nil {
+		return nil, 0, err
+	}
+	if h.marks, err = v.marksOf(ctx, session, &p.verdict); err != nil {
 		return nil, 0, err
 	}
 	h.look = p.verdict.Seq > 0 // otherwise the first event calls for it

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
+	"time"
 
 	"github.com/refold-dev/refold/internal/follow"
 	"github.com/refold-dev/refold/internal/jetstream"
@@ -42,8 +43,12 @@ type calls struct {
 	next     uint64                // the first place of WITNESS that was not read
 	receipts []audit.PlacedReceipt // those that were read, of calls that were not settled yet
 
+	permits uint64    // the newest llm/stream that was applied
+	stored  time.Time // when the log stored it
+
 	due    *audit.Call    // settled and not compared yet
 	dueSeq uint64         // the message that has settled it
+	sent   time.Time      // when the log stored its llm/stream, zero when that is not known
 	unsent *audit.Verdict // the verdict on it, when it is known
 }
 
@@ -78,7 +83,17 @@ func (c *calls) take(call *audit.Call, seq uint64, signed *audit.Verdict) {
 	if signed.Kind == audit.KindRequest && signed.Seq == call.Seq() { // it was judged before this process
 		call.SetRebuilt(signed.Rebuilt)
 	}
-	c.due, c.dueSeq, c.unsent = call, seq, nil
+	c.due, c.dueSeq, c.unsent, c.sent = call, seq, nil, time.Time{}
+	if c.permits == call.Seq() {
+		c.sent = c.stored
+	}
+}
+
+// see takes a message that was applied.
+func (c *calls) see(m *eventlog.Message) {
+	if m.Type == events.TypeLLMStream {
+		c.permits, c.stored = m.Seq, m.Stored
+	}
 }
 
 // settle publishes the verdict on the call that is due. The error wraps [audit.ErrCouldNotCheck] when the receipts cannot
@@ -92,7 +107,13 @@ func (c *calls) settle(ctx context.Context) error {
 		if err != nil {
 			return fmt.Errorf("session %s: receipt of event %d: %w: %w", c.session, c.due.Seq(), audit.ErrCouldNotCheck, err)
 		}
-		c.unsent = c.due.Wire(receipt, true)
+		required := true
+		if receipt == nil && c.due.Answered {
+			if required, err = c.required(ctx); err != nil {
+				return fmt.Errorf("session %s: receipt of event %d: %w: %w", c.session, c.due.Seq(), audit.ErrCouldNotCheck, err)
+			}
+		}
+		c.unsent = c.due.Wire(receipt, required)
 	}
 	if c.unsent != nil {
 		if err := c.flush(ctx); err != nil {
@@ -117,6 +138,18 @@ func (c *calls) receipt(ctx context.Context) (*audit.PlacedReceipt, error) {
 	return c.read(ctx)
 }
 
+// required reports whether the call that is due must have passed a witness: its llm/stream was stored behind the first receipt
+// of all, whoever has signed that, or there is none at all. A call that was permitted before is from a time without a witness.
+func (c *calls) required(ctx context.Context) (bool, error) {
+	for record, err := range c.verifier.cfg.Witness.Receipts.Read(ctx, "", 1) {
+		if err != nil {
+			return false, err
+		}
+		return c.sent.IsZero() || record.Stored.IsZero() || !c.sent.Before(record.Stored), nil
+	}
+	return true, nil
+}
+
 // current waits until a mirror holds what it must hold. The error says that what it lacks is not known to be missing.
 func current(ctx context.Context, source any) error {
 	if m, ok := source.(interface {
@@ -127,21 +160,34 @@ func current(ctx context.Context, source any) error {
 	return nil
 }
 
-// read reads the receipts on and looks for that of the call which is due.
+// maxReceipts bounds how many receipts of calls that are not settled yet are kept of a session. An honest one has one or two.
+const maxReceipts = 256
+
+// read reads the receipts on and looks for that of the call which is due. What it cannot keep it reads again for the next one.
 func (c *calls) read(ctx context.Context) (*audit.PlacedReceipt, error) {
 	if p := c.due.Receipt(c.receipts); p != nil {
 		return p, nil
 	}
+	full := false
 	for record, err := range c.verifier.cfg.Witness.Receipts.Read(ctx, c.session, c.next) {
 		if err != nil {
 			return nil, err
 		}
-		c.next = record.Seq + 1
 		r, err := c.verifier.receiptOf(ctx, &record)
-		if err != nil || r.Kind != audit.ReceiptRequest || r.Seq < c.due.Seq() {
+		counts := err == nil && r.Kind == audit.ReceiptRequest && r.Seq >= c.due.Seq()
+		if counts && len(c.receipts) >= maxReceipts {
+			if p := c.due.Receipt([]audit.PlacedReceipt{{Place: record.Seq, Receipt: r}}); p != nil {
+				return p, nil
+			}
+			full = true
+		}
+		if full {
 			continue
 		}
-		c.receipts = append(c.receipts, audit.PlacedReceipt{Place: record.Seq, Receipt: r})
+		c.next = record.Seq + 1
+		if counts {
+			c.receipts = append(c.receipts, audit.PlacedReceipt{Place: record.Seq, Receipt: r})
+		}
 	}
 	return c.due.Receipt(c.receipts), nil
 }
@@ -177,11 +223,8 @@ func (c *calls) flush(ctx context.Context) error {
 
 // publish signs the verdict, once, and appends it behind the place after.
 func (v *Verifier) publish(ctx context.Context, records Records, id string, found *audit.Verdict, after uint64) (place uint64, err error) {
-	if len(found.Signature) == 0 {
-		found.Time = max(v.cfg.Clock().UnixMilli(), 0)
-		if err := v.cfg.Key.Sign(found); err != nil {
-			return 0, err
-		}
+	if err := v.sign(found); err != nil {
+		return 0, err
 	}
 	payload, err := found.Encode()
 	if err != nil {

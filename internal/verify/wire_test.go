@@ -302,12 +302,15 @@ func TestWhatPassedDiffers(t *testing.T) {
 	}
 	wires := fmt.Sprintf("%d match, %d match, %d mismatch wire, %d mismatch unwitnessed, %d match",
 		calls[0].Seq, calls[1].Seq, calls[2].Seq, calls[3].Seq, calls[4].Seq)
-	strays := fmt.Sprintf("1 mismatch unlogged, 2 mismatch unlogged, %d mismatch repeated, 9999 mismatch unlogged", calls[4].Seq)
+	strays := fmt.Sprintf("1 mismatch unlogged, 1 mismatch unlogged, 1 mismatch unlogged, 1 mismatch unlogged, 2 mismatch unlogged, %d mismatch repeated, 9999 mismatch unlogged", calls[4].Seq)
 	sorted := func(list string) string {
 		items := strings.Split(list, ", ")
 		slices.Sort(items)
 		return strings.Join(items, ", ")
 	}
+	w.saw(s.id, 0, digestOf("no file"), func(r *audit.Receipt) { r.Target = "/v1/files?purpose=vision" })
+	w.saw(s.id, 0, digestOf("no file"), func(r *audit.Receipt) { r.Target = "/v1/files/" })
+	w.saw(s.id, 0, digestOf("no file"), func(r *audit.Receipt) { r.Target, r.Method = "/v1/files", "PUT" })
 	for start := range 3 {
 		cfg := w.config()
 		registry := prometheus.NewPedanticRegistry()
@@ -326,6 +329,9 @@ func TestWhatPassedDiffers(t *testing.T) {
 		}
 		if got := b.strays(s.id); sorted(got) != strays {
 			t.Errorf("start %d: stray verdicts %s", start, got)
+		}
+		if n := value(t, registry, "refold_verifier_uploads_total", ""); n != 1 {
+			t.Errorf("start %d: %v uploads", start, n)
 		}
 		for _, reason := range []string{"malformed", "signature", "untrusted"} {
 			b.until("receipts that are ignored as "+reason, func() bool {

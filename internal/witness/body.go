@@ -5,8 +5,10 @@ import (
 	"errors"
 	"hash"
 	"io"
+	"net/http"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/refold-dev/refold/pkg/events"
 )
@@ -34,13 +36,17 @@ type heldBody struct {
 	err      error // what reading ends with, once buf is empty; io.EOF after permit
 	finished bool
 
-	ended  atomic.Bool // the source was read to its end, or failed
-	fault  atomic.Pointer[error]
-	closed atomic.Bool
+	ended     atomic.Bool // the source was read to its end, or failed
+	whole     atomic.Bool // the source was read to its end
+	permitted atomic.Bool // and permit has said that it may go
+	fault     atomic.Pointer[error]
+	closed    atomic.Bool
+	over      chan struct{} // closed when nothing more will be permitted that is not
+	once      sync.Once
 }
 
 func newHeldBody(src io.Reader, hold int, permit func(events.BodyDigest) error) *heldBody {
-	return &heldBody{src: src, hold: hold, permit: permit, digest: sha256.New()}
+	return &heldBody{src: src, hold: hold, permit: permit, digest: sha256.New(), over: make(chan struct{})}
 }
 
 // prefetch reads as long as everything would be held back anyway. length is the announced length, -1 when there is
@@ -100,16 +106,20 @@ func (b *heldBody) fill() {
 	if err == nil {
 		return
 	}
+	defer b.once.Do(func() { close(b.over) })
 	b.ended.Store(true)
 	b.err = err
 	if errors.Is(err, io.EOF) {
+		b.whole.Store(true)
 		if refused := b.permit(events.BodyDigest{Bytes: b.n, SHA256: events.Hash(b.digest.Sum(nil))}); refused != nil {
 			b.err = &receiptError{refused}
 		}
 	}
 	if !errors.Is(b.err, io.EOF) {
 		b.fault.Store(&b.err)
+		return
 	}
+	b.permitted.Store(true)
 }
 
 // failure returns why the body is not passed on, nil as long as it may be. It does not wait for a Read under way.
@@ -123,6 +133,9 @@ func (b *heldBody) failure() error {
 // Close implements [io.Closer]. It does not wait for a Read under way.
 func (b *heldBody) Close() error {
 	b.closed.Store(true)
+	if !b.ended.Load() { // nobody reads on
+		b.once.Do(func() { close(b.over) })
+	}
 	return nil
 }
 
@@ -133,6 +146,33 @@ func (b *heldBody) finish() error {
 	defer b.mu.Unlock()
 	b.finished = true
 	return b.err
+}
+
+// timedBody reads a request's body from its connection, and fails when nothing comes for a time.
+type timedBody struct {
+	src     io.Reader
+	control *http.ResponseController
+	wait    time.Duration
+	stopped atomic.Bool
+}
+
+// Read implements [io.Reader].
+func (t *timedBody) Read(p []byte) (int, error) {
+	_ = t.control.SetReadDeadline(time.Now().Add(t.wait)) // always there in HTTP/1
+	if t.stopped.Load() {                                 // stop may have come before the deadline
+		return 0, errFinished
+	}
+	n, err := t.src.Read(p)
+	if errors.Is(err, io.EOF) { // the server looks whether the client leaves, as long as the answer takes
+		_ = t.control.SetReadDeadline(time.Time{})
+	}
+	return n, err
+}
+
+// stop ends a Read under way; no other begins. It does not wait.
+func (t *timedBody) stop() {
+	t.stopped.Store(true)
+	_ = t.control.SetReadDeadline(time.Unix(1, 0))
 }
 
 // emptyBody is a body without content that the transport does not know as such: what it takes for a request without a

@@ -34,7 +34,8 @@ type call struct {
 	witness *Witness
 	rw      http.ResponseWriter
 	receipt audit.Receipt // of the request; of the answer, with changes
-	body    *heldBody
+	source  *timedBody    // what body reads
+	body    *heldBody     // nil for what is no call
 	answer  answerWriter
 	status  int // of the answer, 0 as long as there is none
 	passed  bool
@@ -47,7 +48,8 @@ func (w *Witness) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 	defer w.metrics.inflight.Dec()
 	ctx, cancel := context.WithCancel(r.Context())
 	defer cancel()
-	c := &call{witness: w, rw: rw, answer: answerWriter{ResponseWriter: rw, digest: sha256.New()}}
+	c := &call{witness: w, rw: rw}
+	c.answer = answerWriter{ResponseWriter: rw, digest: sha256.New(), call: c}
 	c.receipt = audit.Receipt{Kind: audit.ReceiptRequest, Call: w.cfg.NewID()}
 	c.receipt.Session, c.receipt.Seq = named(r.Header)
 	c.receipt.Describe(r.Method, r.URL.EscapedPath()) // not the query, which may hold a key
@@ -58,8 +60,9 @@ func (w *Witness) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 	}
 	control := http.NewResponseController(rw)
 	_ = control.EnableFullDuplex() // always there in HTTP/1: answers may begin while requests are read
-	c.body = newHeldBody(r.Body, w.cfg.Hold, func(d events.BodyDigest) error { return c.permit(ctx, d) })
-	defer c.end(ctx, cancel, control)
+	c.source = &timedBody{src: r.Body, control: control, wait: w.cfg.BodyTimeout}
+	c.body = newHeldBody(c.source, w.cfg.Hold, func(d events.BodyDigest) error { return c.permit(ctx, d) })
+	defer c.end(ctx, cancel)
 	whole, err := c.body.prefetch(r.ContentLength)
 	if err != nil {
 		c.failed(rw, r, err)
@@ -126,12 +129,31 @@ func (c *call) rewrite(p *httputil.ProxyRequest, in *http.Request, whole bool) {
 	}
 }
 
-// answered looks at the head of the upstream's answer.
+// errEarly means that the upstream has answered a request of which it cannot have got the whole.
+var errEarly = errors.New("it has answered, and not taken the whole request, so that there is no receipt")
+
+// answered looks at the head of the upstream's answer. One to a request that is not whole yet waits for the receipt: the
+// upstream may have read all that it wanted. Only that the request has failed may be said before.
 func (c *call) answered(resp *http.Response) error {
 	if resp.StatusCode == http.StatusSwitchingProtocols {
 		return errors.New("it switches to another protocol, which nobody asked for")
 	}
 	c.status = resp.StatusCode
+	if resp.StatusCode < http.StatusBadRequest && !c.body.permitted.Load() {
+		timer := time.NewTimer(c.witness.cfg.BodyTimeout) // it may not read on before somebody reads its answer
+		defer timer.Stop()
+		select {
+		case <-c.body.over:
+		case <-timer.C:
+		case <-resp.Request.Context().Done():
+		}
+		if !c.body.permitted.Load() {
+			return errEarly
+		}
+	}
+	if !c.body.whole.Load() { // what is still to come must not be taken for another request
+		resp.Header.Set("Connection", "close")
+	}
 	if _, ok := resp.Header["Content-Type"]; !ok {
 		c.rw.Header()["Content-Type"] = nil // none is made up
 	}
@@ -151,6 +173,8 @@ func (c *call) failed(_ http.ResponseWriter, r *http.Request, err error) {
 	case fault != nil:
 		c.refuse(http.StatusServiceUnavailable, outcomeRefused,
 			"the witness refuses the request, of which the provider has not got the whole: "+fault.Error())
+	case errors.Is(err, errEarly):
+		c.refuse(http.StatusBadGateway, outcomeEarly, "the witness passes no answer of "+c.witness.upstream.Host+" on: "+why)
 	default:
 		c.refuse(http.StatusBadGateway, outcomeUnreachable, "the witness got no answer from "+c.witness.upstream.Host+": "+why)
 	}
@@ -196,17 +220,20 @@ func (c *call) refuse(status int, outcome, message string) {
 	h := c.rw.Header()
 	h.Set("Content-Type", "application/json")
 	h.Set("Content-Length", strconv.Itoa(len(b)))
+	if c.body == nil || !c.body.whole.Load() { // what is left of the body must not be taken for another request
+		h.Set("Connection", "close")
+	}
 	c.rw.WriteHeader(status)
 	_, _ = c.rw.Write(b) // the client may have gone
 }
 
 // end waits until nobody reads the request any more, counts the call and has the answer's receipt stored. It runs also
 // when the answer broke, which the proxy reports by a panic.
-func (c *call) end(ctx context.Context, cancel func(), control *http.ResponseController) {
+func (c *call) end(ctx context.Context, cancel func()) {
 	left := ctx.Err() != nil || c.answer.err != nil
 	cancel()
 	if !c.body.ended.Load() {
-		_ = control.SetReadDeadline(time.Unix(1, 0)) // ends a read under way; the connection is not used again
+		c.source.stop() // the connection is not used again
 	}
 	request := c.body.finish()
 	switch {
@@ -235,6 +262,7 @@ func (c *call) count() { c.witness.metrics.requests.WithLabelValues(c.outcome).I
 // answerWriter hashes what the client is sent of an answer.
 type answerWriter struct {
 	http.ResponseWriter
+	call   *call
 	digest hash.Hash
 	n      int64
 	err    error
@@ -242,6 +270,14 @@ type answerWriter struct {
 
 // Unwrap lets a response controller through.
 func (a *answerWriter) Unwrap() http.ResponseWriter { return a.ResponseWriter }
+
+// WriteHeader implements [http.ResponseWriter]. Nothing that comes ahead of an answer passes before the request's receipt is
+// stored: its headers may be an answer.
+func (a *answerWriter) WriteHeader(status int) {
+	if status >= http.StatusOK || a.call.body.permitted.Load() {
+		a.ResponseWriter.WriteHeader(status)
+	}
+}
 
 // Write implements [io.Writer].
 func (a *answerWriter) Write(p []byte) (int, error) {

@@ -50,6 +50,11 @@ type Config struct {
 	StoreTimeout time.Duration
 	// AnswerTimeout bounds the attempts to store an answer's receipt. 0: 1 min.
 	AnswerTimeout time.Duration
+	// BodyTimeout is how long a request's body may stand still, and how long an answer waits for the end of the request that it
+	// answers. 0: 1 min.
+	BodyTimeout time.Duration
+	// IdleTimeout is how long a client's connection is kept between requests. 0: 2 min.
+	IdleTimeout time.Duration
 	// Grace is how long calls under way may go on when the witness is told to stop. 0: 10 s.
 	Grace time.Duration
 	// TLS is for connections to the upstream. Nil: the system's authorities.
@@ -65,6 +70,8 @@ func (c *Config) setDefaults() {
 	}{
 		{&c.StoreTimeout, 10 * time.Second},
 		{&c.AnswerTimeout, time.Minute},
+		{&c.BodyTimeout, time.Minute},
+		{&c.IdleTimeout, 2 * time.Minute},
 		{&c.Grace, 10 * time.Second},
 	} {
 		if *d.field == 0 {
@@ -87,7 +94,7 @@ func (c *Config) validate() (*url.URL, error) {
 	switch {
 	case c.Key == nil, c.Requests == nil, c.Answers == nil, c.NewID == nil, c.Registry == nil:
 		return nil, fmt.Errorf("%w: key, stores, ids and registry are required", ErrConfig)
-	case c.Hold < 1 || c.StoreTimeout < 0 || c.AnswerTimeout < 0 || c.Grace < 0:
+	case c.Hold < 1 || c.StoreTimeout < 0 || c.AnswerTimeout < 0 || c.BodyTimeout < 0 || c.IdleTimeout < 0 || c.Grace < 0:
 		return nil, fmt.Errorf("%w: a size or time is negative", ErrConfig)
 	}
 	u, err := url.Parse(c.Upstream)

@@ -14,6 +14,7 @@ const (
 	outcomeAborted     = "aborted"     // the request's body never came to its end
 	outcomeRefused     = "refused"     // the receipt could not be stored
 	outcomeUnreachable = "unreachable" // the upstream could not be reached, or gave no answer
+	outcomeEarly       = "early"       // the upstream answered without taking the whole request, and that was not passed on
 	outcomeUnsupported = "unsupported" // a request that is no call
 )
 

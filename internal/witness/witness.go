@@ -25,6 +25,8 @@ import (
 //   - The receipt cannot be stored, or nobody says that it is: the request is answered with 503 and the upstream never
 //     has the whole of it. The receipt may be there all the same.
 //   - The client does not send all of its body: there is no receipt and the upstream never has the whole.
+//   - The upstream answers before it has the whole: an error passes at once, and the client's connection ends behind it. Any
+//     other answer waits for the receipt, and becomes 502 when the request has no end.
 //   - The upstream fails before it answers: 502, and the receipt stands. Nothing is ever sent again.
 //   - The upstream fails in the middle of its answer: the client's connection breaks, so that it does not take the part
 //     for the whole.
@@ -94,7 +96,7 @@ func (w *Witness) Serve(ctx context.Context, l net.Listener) error {
 	requests, cancelRequests := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancelRequests()
 	server := &http.Server{
-		Handler: w, ReadHeaderTimeout: headerTimeout, ErrorLog: slog.NewLogLogger(w.cfg.Log.Handler(), slog.LevelWarn),
+		Handler: w, ReadHeaderTimeout: headerTimeout, IdleTimeout: w.cfg.IdleTimeout, ErrorLog: slog.NewLogLogger(w.cfg.Log.Handler(), slog.LevelWarn),
 		BaseContext: func(net.Listener) context.Context { return requests }, DisableGeneralOptionsHandler: true,
 	}
 	served := make(chan error, 1)

@@ -60,6 +60,7 @@ type Checker struct {
 	builders  map[string]codec.Builder // of the loop's requests: those of auxiliary calls have a builder each
 	held      *objects.Set             // the objects of the header in force, and of messages not built yet
 	heldBytes int64                    // how long they are in all
+	offered   offered                  // of the last header with tools in an object
 }
 
 // waiting is a request that is folded and not judged.
@@ -127,15 +128,13 @@ func (c *Checker) Apply(ctx context.Context, m eventlog.Message) (*Verdict, erro
 	c.chain, _ = e.Hash() // a decoded event has one
 	seen := c.verdict(&m, KindWire, c.chain)
 	c.calls.see(&seen, m.Type, e.Body)
-	if b, ok := e.Body.(*events.SessionCreated); ok && b.Parent != (events.Parent{}) && c.cfg.Parents != nil {
+	if b, ok := e.Body.(*events.SessionCreated); ok && b.Parent != (events.Parent{}) && c.cfg.Parents != nil && !e.Withheld() {
 		c.fork = &fork{verdict: c.verdict(&m, KindLog, c.chain), parent: b.Parent}
 	}
 	if m.Seq <= c.cfg.Quiet {
 		return nil, nil
 	}
-	if v := c.seedWithheld(&m, &e); v != nil {
-		return v, nil
-	}
+	c.unchecked(&m, &e)
 	switch b := e.Body.(type) {
 	case *events.SessionCreated:
 		return c.LookAtParent(ctx)

@@ -267,7 +267,8 @@ func TestPriorVerdicts(t *testing.T) {
 		t.Errorf("%+v", good)
 	}
 	ignored := check(t, r, r.Messages, func(c *audit.LogCheck) { c.Prior, c.Trusted = signed, []string{other.Public()} })
-	if !ignored.AllMatch() || ignored.Confirmed != 0 || ignored.Ignored != len(signed) || !slices.Equal(ignored.Silent, []string{other.Public()}) {
+	if n := len(ignored.Verdicts); ignored.Verdicts[n-1].Result != audit.CouldNotCheck || ignored.Verdicts[n-1].Rule != audit.RuleSilent ||
+		ignored.Matches != ignored.Requests || n != len(good.Verdicts)+1 || ignored.Confirmed != 0 || ignored.Ignored != len(signed) || !slices.Equal(ignored.Silent, []string{other.Public()}) {
 		t.Errorf("%+v", ignored)
 	}
 	signed[0].Chain[0] ^= 1

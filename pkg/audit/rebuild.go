@@ -77,11 +77,52 @@ func (c *Checker) rebuild(ctx context.Context, w *waiting) (codec.Body, *finding
 			return codec.Body{}, found, err
 		}
 	}
+	if found, err := c.offer(ctx, &w.request.Header); found != nil || err != nil {
+		return codec.Body{}, found, err
+	}
 	body, found, err := c.build(ctx, builder, &w.request)
 	if found == nil && err == nil {
 		c.hold(w.request.Header.Refs(nil))
 	}
 	return body, found, err
+}
+
+// offered are the tools of an object that were compared with the session's options.
+type offered struct {
+	object objects.Ref
+	named  []string
+	found  *finding
+}
+
+// offer compares the tools that a header has in an object with those that the session's options name, as the fold does with
+// tools in the header itself. The object was fetched before. One that does not hold tools is left to the codec.
+func (c *Checker) offer(ctx context.Context, h *events.Header) (*finding, error) {
+	named := c.state.Options().Tools
+	if (h.ToolsObject == objects.Ref{}) || len(named) == 0 {
+		return nil, nil
+	}
+	if c.offered.object == h.ToolsObject && slices.Equal(c.offered.named, named) {
+		return c.offered.found, nil
+	}
+	data, ok := c.held.Bytes(h.ToolsObject.Digest)
+	if !ok {
+		var err error
+		if data, err = c.cfg.Objects(ctx, h.ToolsObject); err == nil {
+			err = c.keep(h.ToolsObject, data)
+		}
+		if err != nil {
+			return c.fetchOne(ctx, h.ToolsObject)
+		}
+	}
+	c.offered = offered{object: h.ToolsObject, named: named}
+	tools, err := events.ParseTools(data)
+	if err != nil {
+		return nil, nil //nolint:nilerr // the codec says so
+	}
+	if i := slices.IndexFunc(tools, func(t events.Tool) bool { return !slices.Contains(named, t.Name) }); i >= 0 {
+		c.offered.found = &finding{InvalidLog, string(fold.RuleConfig), fmt.Errorf("%s offers the tool %q, which the session's options do not name", h.ToolsObject, tools[i].Name)}
+	}
+	return c.offered.found, nil
 }
 
 // builder returns the builder for a request: the loop's go on behind each other, an auxiliary one stands alone.

@@ -1,7 +1,6 @@
 package audit
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -21,9 +20,15 @@ type LogCheck struct {
 	Objects Objects
 	// Parents is as in [CheckerConfig].
 	Parents Parents
-	// Prior holds what was signed about the session before. The log must still be what was signed.
+	// Prior holds all that was signed about the session before. The log must still be what was signed, and what was found must be
+	// what the check finds.
 	Prior []Verdict
-	// Trusted holds the public keys of the verifiers whose verdicts count. Empty: those of every verifier.
+	// PriorPartial says that Prior is not all that was signed about requests: it is no finding that one is without a verdict.
+	PriorPartial bool
+	// Verified says that the caller has looked at the signatures of Prior and Receipts, and left out those that do not hold.
+	Verified bool
+	// Trusted holds the public keys of the verifiers whose verdicts count, of whom one must have signed something. Empty: those of
+	// every verifier count, and none needs to be there.
 	Trusted []string
 	// Receipts holds what witnesses have signed about the session's calls, in any order. What counts of it is compared with
 	// the log.
@@ -41,14 +46,16 @@ type LogCheck struct {
 
 // Report is the outcome of a [LogCheck].
 type Report struct {
-	Session   events.ID
-	Last      uint64    // the last event read
-	Verdicts  []Verdict // unsigned: every request, head and call, every finding about the log, in the order they were made
+	Session events.ID
+	Last    uint64 // the last event read
+	// Verdicts are unsigned: every request, head and call, every finding about the log, in the order they were made; then what the
+	// comparison with signed verdicts gave, with the findings that are taken over from them.
+	Verdicts  []Verdict
 	Requests  int
 	Matches   int           // of the requests
 	Calls     int           // wire verdicts
 	Passed    int           // of them those that match
-	Confirmed int           // signed verdicts that the log agrees with
+	Confirmed int           // signed verdicts whose payload the log holds, and of which nothing else was found
 	Ignored   int           // signed verdicts of verifiers that are not trusted
 	Unheard   int           // receipts of witnesses that are not trusted
 	Lineage   Lineage       // how a fork stands to its parent
@@ -86,6 +93,7 @@ func CheckLog(ctx context.Context, check LogCheck) (*Report, error) {
 	}
 	w.end()
 	w.strays()
+	w.compareSigned()
 	if w.report.Lineage = w.checker.Lineage(); w.report.Lineage != LineageNone {
 		w.report.Parent = w.checker.fork.parent
 	}
@@ -97,39 +105,18 @@ type walk struct {
 	check   *LogCheck
 	report  *Report
 	checker *Checker
-	prior   []Verdict // still to be compared, by sequence
-	stopped bool      // the log could not be read to its end
+	stopped bool // the log could not be read to its end
 
-	witnessed bool                // calls are compared with receipts
-	receipts  []PlacedReceipt     // those that count, of requests, by place
-	permitted map[uint64]*Call    // the session's own calls so far, by sequence
-	compared  map[uint64]struct{} // those that have a wire verdict
-}
+	signed    []*signedVerdict    // those that count
+	prior     []*signedVerdict    // of them those whose payload is still to be compared, by sequence
+	strangers map[uint64]struct{} // requests on which somebody has signed who is not trusted
+	forged    map[uint64]struct{} // requests with a verdict whose signature does not hold
 
-// sortPrior keeps the verdicts that count.
-func (w *walk) sortPrior() {
-	silent := slices.Clone(w.check.Trusted)
-	for i := range w.check.Prior {
-		p := w.check.Prior[i]
-		if len(w.check.Trusted) > 0 && !slices.Contains(w.check.Trusted, p.Verifier) {
-			w.report.Ignored++
-			continue
-		}
-		if err := p.Verify(); err != nil {
-			w.log(max(p.Seq, 1), CouldNotCheck, RuleSignature, err.Error())
-			continue
-		}
-		if p.Session != w.check.Session {
-			w.log(max(p.Seq, 1), CouldNotCheck, RuleSignature, fmt.Sprintf("the verdict is about session %s", p.Session))
-			continue
-		}
-		silent = slices.DeleteFunc(silent, func(key string) bool { return key == p.Verifier })
-		if p.Chain != (events.Hash{}) && p.Result != BrokenChain {
-			w.prior = append(w.prior, p)
-		}
-	}
-	w.report.Silent = silent
-	slices.SortStableFunc(w.prior, func(a, b Verdict) int { return cmp.Compare(a.Seq, b.Seq) })
+	witnessed bool                       // calls are compared with receipts
+	receipts  []PlacedReceipt            // those that count, of requests, by place
+	ofCall    map[uint64][]PlacedReceipt // the same, by the sequence that they name
+	permitted map[uint64]*Call           // the session's own calls so far, by sequence
+	compared  map[uint64]struct{}        // those that have a wire verdict
 }
 
 func (w *walk) add(v Verdict) {
@@ -168,6 +155,9 @@ func (w *walk) message(ctx context.Context, m eventlog.Message) error {
 	case v != nil:
 		w.add(*v)
 	}
+	for _, v := range w.checker.Unchecked() {
+		w.add(v)
+	}
 	w.settle(w.checker.Settled())
 	return nil
 }
@@ -175,20 +165,24 @@ func (w *walk) message(ctx context.Context, m eventlog.Message) error {
 // compare holds the message against what was signed about it.
 func (w *walk) compare(m *eventlog.Message) {
 	for len(w.prior) > 0 && w.prior[0].Seq < m.Seq {
-		w.gone(&w.prior[0])
+		w.gone(w.prior[0])
 		w.prior = w.prior[1:]
 	}
+	if len(w.prior) == 0 || w.prior[0].Seq != m.Seq {
+		return
+	}
+	hash := w.check.Withheld.hash(m)
 	for ; len(w.prior) > 0 && w.prior[0].Seq == m.Seq; w.prior = w.prior[1:] {
-		p := &w.prior[0]
-		if hash := w.check.Withheld.hash(m); hash != p.Chain {
+		p := w.prior[0]
+		if p.held = hash == p.Chain; !p.held {
+			p.gone = true
 			w.log(m.Seq, BrokenChain, RuleSigned, fmt.Sprintf("its payload hashes to %s, but %s was signed by %s", hash, p.Chain, p.Verifier))
-			continue
 		}
-		w.report.Confirmed++
 	}
 }
 
-func (w *walk) gone(p *Verdict) {
+func (w *walk) gone(p *signedVerdict) {
+	p.gone = true
 	w.log(p.Seq, BrokenChain, RuleSigned, fmt.Sprintf("event %d is missing, but %s was signed by %s", p.Seq, p.Chain, p.Verifier))
 }
 
@@ -211,7 +205,7 @@ func (w *walk) end() {
 		return
 	}
 	for i := range w.prior {
-		w.gone(&w.prior[i])
+		w.gone(w.prior[i])
 	}
 	if w.report.Last < w.check.Last {
 		w.log(w.report.Last+1, BrokenChain, RuleSequence, fmt.Sprintf("the log ends at event %d and states that it has %d", w.report.Last, w.check.Last))

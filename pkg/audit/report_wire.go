@@ -16,7 +16,10 @@ func (w *walk) sortReceipts() {
 			w.report.Unheard++
 			continue
 		}
-		err := r.Verify()
+		var err error
+		if !w.check.Verified {
+			err = r.Verify()
+		}
 		if err == nil && r.Session != w.check.Session {
 			err = fmt.Errorf("receipt of call %s: it is about session %q", r.Call, r.Session)
 		}
@@ -29,6 +32,10 @@ func (w *walk) sortReceipts() {
 		}
 	}
 	slices.SortStableFunc(w.receipts, func(a, b PlacedReceipt) int { return cmp.Compare(a.Place, b.Place) })
+	w.ofCall = make(map[uint64][]PlacedReceipt)
+	for _, p := range w.receipts {
+		w.ofCall[p.Receipt.Seq] = append(w.ofCall[p.Receipt.Seq], p)
+	}
 }
 
 // permit notes the call that a request's verdict is about, unless it was copied from a parent.
@@ -43,7 +50,7 @@ func (w *walk) settle(call *Call) {
 	if !w.witnessed || call == nil {
 		return
 	}
-	if v := call.Wire(call.Receipt(w.receipts), len(w.check.Witnesses) > 0); v != nil {
+	if v := call.Wire(call.Receipt(w.ofCall[call.Seq()]), len(w.check.Witnesses) > 0); v != nil {
 		w.compared[v.Seq] = struct{}{}
 		w.add(*v)
 	}

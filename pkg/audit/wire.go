@@ -129,11 +129,11 @@ func Late(p *PlacedReceipt, call *Call) *Verdict {
 	}
 }
 
-// upload reports whether a receipt is of an upload of a file, which carries a session and no event of it.
+// upload reports whether a receipt is of an upload of a file, which carries a session and no event of it. A target has no
+// query, and one that was cut is no upload.
 func upload(r *Receipt) bool {
 	const post = "POST"
-	path, _, _ := strings.Cut(r.Target, "?")
-	return r.Method == post && strings.HasSuffix(path, "/files")
+	return r.Method == post && strings.HasSuffix(r.Target, "/files")
 }
 
 // calls follows the model calls of one log. A log has one call open at most.

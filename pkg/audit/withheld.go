@@ -44,7 +44,8 @@ func spoken() []events.Type {
 
 // NewWithholding returns the withholding of the content of some types: user/message, tool/result, request/header, or any
 // of assistant/message, assistant/chunk, tool/call, compaction/summary and session/title, which stand for all five, since
-// each of them repeats what others say. The error wraps [ErrWithholding].
+// each of them repeats what others say. With any of them go the texts that say why something failed or was refused, and what
+// is asked about a tool call: these may quote all others. The error wraps [ErrWithholding].
 func NewWithholding(types []events.Type) (Withholding, error) {
 	var w Withholding
 	for _, t := range types {
@@ -71,19 +72,19 @@ func (w Withholding) None() bool { return len(w.types) == 0 }
 func (w Withholding) has(t events.Type) bool { return slices.Contains(w.types, t) }
 
 // Withhold returns what stands for the message without the content, and the commitment to its payload; ok is false when
-// nothing of it is withheld. The message is not changed. A message that holds no event is an error, as of
-// [eventlog.Message.Event]: nobody knows what its content is.
+// nothing of it is withheld. The message is not changed, nor what was decoded of it ahead. A message that holds no event is an
+// error, as of [eventlog.Message.Event]: nobody knows what its content is.
 func (w Withholding) Withhold(m *eventlog.Message) (out eventlog.Message, c Commitment, ok bool, err error) {
 	if w.None() {
 		return *m, c, false, nil
 	}
-	e, err := m.Event()
+	out = eventlog.Message{Seq: m.Seq, Type: m.Type, ID: m.ID, Payload: m.Payload, Stored: m.Stored} // not what was decoded ahead: others see that
+	e, err := out.Event()
 	if err != nil {
-		return out, c, false, err
+		return eventlog.Message{}, c, false, err
 	}
 	c.Payload = events.BodyDigest{Bytes: int64(len(m.Payload)), SHA256: events.HashPayload(m.Payload)}
-	out = *m
-	if slices.Contains(spoken(), e.Type()) && w.has(e.Type()) {
+	if w.opaque(e.Type()) {
 		c.Opaque = true
 		out.Payload = appendEnvelope(nil, &envelope{Seq: e.Seq, ID: e.ID, Type: e.Type(), Time: e.Time, Prev: e.Prev.String()})
 		return out, c, true, nil
@@ -92,11 +93,14 @@ func (w Withholding) Withhold(m *eventlog.Message) (out eventlog.Message, c Comm
 		return *m, Commitment{}, false, nil
 	}
 	if err := w.eachText(&e, false); err != nil {
-		return out, c, false, err
+		return eventlog.Message{}, c, false, err
 	}
 	out.Payload, err = events.Encode(&e)
 	return out, c, true, err
 }
+
+// opaque reports whether an event of the type keeps its envelope alone.
+func (w Withholding) opaque(t events.Type) bool { return slices.Contains(spoken(), t) && w.has(t) }
 
 // structural reports whether the event keeps its structure and loses its content.
 func (w Withholding) structural(e *events.Event) bool {
@@ -121,7 +125,33 @@ func (w Withholding) structural(e *events.Event) bool {
 	case *events.SessionConfigured:
 		return header && systemOf(&b.Options)
 	}
-	return false
+	return !w.None() && slices.ContainsFunc(remarks(e), func(text *string) bool { return *text != "" })
+}
+
+// remarks returns the texts of the event in which a provider, a worker or an extension says why something failed or was
+// refused, or asks about a tool call. They may quote any content.
+func remarks(e *events.Event) []*string {
+	switch b := e.Body.(type) {
+	case *events.LLMFailed:
+		return []*string{&b.Failure.Message}
+	case *events.LLMRetry:
+		return []*string{&b.Failure.Message}
+	case *events.TurnEnd:
+		switch b.Kind {
+		case events.TurnError:
+			return []*string{&b.Failure.Message}
+		case events.TurnBlocked:
+			return []*string{&b.Cause}
+		case events.TurnCompleted, events.TurnAborted, events.TurnMaxTokens, events.TurnInterrupted: // an abort's cause is a client's
+		}
+	case *events.CompactionEnd:
+		return []*string{&b.Error}
+	case *events.ApprovalAsked:
+		return []*string{&b.Question}
+	case *events.InputDropped:
+		return []*string{&b.Cause}
+	}
+	return nil
 }
 
 func systemOf(o *events.Options) bool { return o.System != "" || o.SystemObject != objects.Ref{} }
@@ -159,6 +189,10 @@ func (w Withholding) eachText(e *events.Event, check bool) error {
 		t.text(&b.Options.System)
 	case *events.SessionConfigured:
 		t.text(&b.Options.System)
+	default:
+		for _, text := range remarks(e) {
+			t.text(text)
+		}
 	}
 	return t.err
 }
@@ -233,6 +267,16 @@ func (w Withholding) Event(m *eventlog.Message, c *Commitment) (events.Event, er
 	return e, nil
 }
 
+// whole checks an event whose payload is at hand. Content of a type that is withheld is withheld everywhere: what of the log
+// is an exporter's word must follow from the types alone, and texts must not be compared with commitments to them. The error
+// wraps [ErrWithheld].
+func (w Withholding) whole(e *events.Event) error {
+	if w.opaque(e.Type()) || w.structural(e) {
+		return fmt.Errorf("event %d: %w: the content of every such %s is said to be withheld, and it is there", e.Seq, ErrWithheld, e.Type())
+	}
+	return nil
+}
+
 // envelope is what stands for an event of which nothing else is at hand.
 type envelope struct {
 	V    int64       `json:"v"`
@@ -271,7 +315,7 @@ func (w Withholding) envelope(m *eventlog.Message, c *Commitment) (prev events.H
 		return fail("its envelope is not in canonical form")
 	case e.Seq != m.Seq || e.ID != m.ID || e.Type != m.Type:
 		return fail("its envelope is that of event %d, %s, of type %s", e.Seq, e.ID, clean(string(e.Type), maxName))
-	case !slices.Contains(spoken(), e.Type) || !w.has(e.Type):
+	case !w.opaque(e.Type):
 		return fail("%s is not among what is withheld", clean(string(e.Type), maxName))
 	case c.Payload.Bytes <= 0 || c.Payload.Bytes > events.MaxEventBytes:
 		return fail("a payload of %d bytes", c.Payload.Bytes)

@@ -40,6 +40,7 @@ type withheldState struct {
 	seqs   map[uint64]struct{} // events without their content
 	images bool                // one of them says how images are shown
 	seed   bool                // one of them is a fork's copy, and that was said
+	said   []Verdict           // see Checker.Unchecked
 	hidden map[objects.Digest]struct{}
 	clear  map[objects.Digest]struct{}
 }
@@ -81,6 +82,9 @@ func (c *Checker) event(m *eventlog.Message) (events.Event, error) {
 	if !ok {
 		e, err := m.Event()
 		if err == nil {
+			err = c.cfg.Withheld.Withholding.whole(&e)
+		}
+		if err == nil {
 			c.withheld.note(&e, false)
 		}
 		return e, err
@@ -102,14 +106,15 @@ func (c *Checker) chained(m *eventlog.Message) (v *Verdict, ok bool) {
 	}
 	var prev events.Hash
 	var stream *events.LLMStream
+	var e events.Event
 	if opaque {
 		var err error
 		if prev, err = c.cfg.Withheld.Withholding.envelope(m, &commitment); err != nil {
 			return c.breakAt(m, InvalidLog, RulePayload, err.Error()), true
 		}
 	} else {
-		e, err := c.event(m)
-		if err != nil {
+		var err error
+		if e, err = c.event(m); err != nil {
 			result, rule := payloadFault(err)
 			return c.breakAt(m, result, rule, err.Error()), true
 		}
@@ -128,6 +133,7 @@ func (c *Checker) chained(m *eventlog.Message) (v *Verdict, ok bool) {
 		body = stream
 	}
 	c.calls.see(&seen, m.Type, body)
+	c.unchecked(m, &e)
 	switch {
 	case stream != nil:
 		v := c.verdict(m, KindRequest, c.chain)
@@ -145,21 +151,41 @@ func (c *Checker) chained(m *eventlog.Message) (v *Verdict, ok bool) {
 	return nil, true
 }
 
-// seedWithheld returns the verdict on the first event of a fork's copies whose content is withheld: what was copied cannot
-// be added up.
-func (c *Checker) seedWithheld(m *eventlog.Message, e *events.Event) *Verdict {
-	if !e.Withheld() || c.withheld.seed {
-		return nil
+// Unchecked returns what of the last message could not be checked since its content is withheld: one log verdict for each
+// message that came with its structure and without its content. That structure is the word of whoever took the content out, its
+// type included, so that a log with such a message never matches as a whole. Each is returned once, in the caller's own slice.
+func (c *Checker) Unchecked() []Verdict {
+	said := c.withheld.said
+	c.withheld.said = nil
+	return said
+}
+
+// unchecked says what of an event without its content could not be checked.
+func (c *Checker) unchecked(m *eventlog.Message, e *events.Event) {
+	if !e.Withheld() {
+		return
 	}
-	created, ok := c.state.Created()
-	if !ok || created.Parent == (events.Parent{}) || e.Seq == 1 || e.Seq > created.SeedLength+1 {
-		return nil
-	}
-	c.withheld.seed = true
 	v := c.verdict(m, KindLog, c.chain)
 	v.Result, v.Rule = CouldNotCheck, RuleWithheld
-	v.Reason = "content of what the fork copied is withheld: whether it is its parent's cannot be checked"
-	return &v
+	switch e.Body.(type) {
+	case *events.SessionCreated:
+		v.Reason = "its content is withheld: that this is the session's log, and which parent and options it has, is the exporter's word"
+	case *events.SessionConfigured:
+		v.Reason = "its content is withheld: that it is a session/configured, and which options it sets, is the exporter's word"
+	default:
+		v.Reason = fmt.Sprintf("its content is withheld: that it is a %s, and its structure, is the exporter's word", e.Type())
+	}
+	if c.copied(e) && !c.withheld.seed {
+		c.withheld.seed = true
+		v.Reason = "its content is withheld, and the fork copied it: whether what was copied is its parent's cannot be checked"
+	}
+	c.withheld.said = append(c.withheld.said, v)
+}
+
+// copied reports whether the event is one that a fork copied.
+func (c *Checker) copied(e *events.Event) bool {
+	created, ok := c.state.Created()
+	return ok && created.Parent != (events.Parent{}) && e.Seq > 1 && e.Seq <= created.SeedLength+1
 }
 
 // showsWithheld returns why the request cannot be rebuilt, empty when nothing that it shows is withheld.

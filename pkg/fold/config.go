@@ -88,7 +88,7 @@ func (s *State) checkConfig(e *events.Event, b *events.RequestHeader) error {
 		return s.refuse(e, RuleConfig, "its %s is not what the session's options, set last by event %d, and the log give, and nothing says who changed it",
 			fields[0], s.optionsSeq)
 	}
-	if part := s.promptDeparts(&b.Header); part != "" {
+	if part := s.promptDeparts(&b.Header, e.Withheld()); part != "" {
 		return s.refuse(e, RuleConfig, "the session's options, set last by event %d, say otherwise: %s", s.optionsSeq, part)
 	}
 	return nil
@@ -100,14 +100,15 @@ func (s *State) outdated() bool {
 	if s.optionsSeq < s.headerSeq {
 		return false
 	}
-	return len(s.departsFromOptions(&events.RequestHeader{Header: *s.header})) > 0 || s.promptDeparts(s.header) != ""
+	return len(s.departsFromOptions(&events.RequestHeader{Header: *s.header})) > 0 || s.promptDeparts(s.header, s.headerWithheld) != ""
 }
 
 // promptDeparts says what of the header's system prompt and tools differs from what the session's options set, "" for
-// nothing. Tools that stand in an object are not looked at.
-func (s *State) promptDeparts(h *events.Header) string {
+// nothing. Withheld says that the header's event stands without its content. Tools that stand in an object are not looked at.
+func (s *State) promptDeparts(h *events.Header, withheld bool) string {
 	o := &s.options
-	if (o.System != "" || o.SystemObject != objects.Ref{}) && !s.sameText(o.System, o.SystemObject, h.System, h.SystemObject) {
+	asked, sent := prompt{o.System, o.SystemObject, s.systemWithheld}, prompt{h.System, h.SystemObject, withheld}
+	if hasSystem(o) && !asked.equal(sent) {
 		return "its system prompt is another"
 	}
 	for i := range h.Tools {
@@ -118,21 +119,30 @@ func (s *State) promptDeparts(h *events.Header) string {
 	return ""
 }
 
-// sameText compares texts of which each stands inline or in an object.
-func (s *State) sameText(a string, aObject objects.Ref, b string, bObject objects.Ref) bool {
-	if (aObject == objects.Ref{}) && (bObject == objects.Ref{}) {
-		return a == b
-	}
-	aObject, bObject = s.textRef(a, aObject), s.textRef(b, bObject)
-	return aObject.Digest == bObject.Digest && aObject.Bytes == bObject.Bytes
+// prompt is a text that stands inline, in an object, or as a commitment: that only in an event without its content. In any
+// other a text of that form is what somebody said.
+type prompt struct {
+	text     string
+	object   objects.Ref // zero: inline
+	withheld bool        // the event of the inline text is without its content
 }
 
-func (s *State) textRef(text string, object objects.Ref) objects.Ref {
-	if (object != objects.Ref{}) {
-		return object
+func (p prompt) equal(q prompt) bool {
+	if (p.object == objects.Ref{}) && (q.object == objects.Ref{}) && p.withheld == q.withheld {
+		return p.text == q.text
 	}
-	if d, ok := events.ParseWithheldText(text); ok && s.withheld {
+	a, b := p.ref(), q.ref()
+	return a.Digest == b.Digest && a.Bytes == b.Bytes
+}
+
+func (p prompt) ref() objects.Ref {
+	if (p.object != objects.Ref{}) {
+		return p.object
+	}
+	if d, ok := events.ParseWithheldText(p.text); ok && p.withheld {
 		return objects.Ref{Digest: objects.Digest(d.SHA256), Bytes: d.Bytes}
 	}
-	return objects.Ref{Digest: objects.Sum([]byte(text)), Bytes: int64(len(text))}
+	return objects.Ref{Digest: objects.Sum([]byte(p.text)), Bytes: int64(len(p.text))}
 }
+
+func hasSystem(o *events.Options) bool { return o.System != "" || o.SystemObject != objects.Ref{} }

@@ -68,7 +68,8 @@ type State struct {
 	seedHead     events.Hash // what the copied events of a fork add up to so far, chained as in the parent
 	seedWithheld bool        // the content of one of them is withheld, so that seedHead is not known
 
-	withheld bool // there is an event whose content is withheld: a text may be a commitment
+	systemWithheld bool // the system prompt of the options comes from an event whose content is withheld
+	headerWithheld bool // that of the header in force does
 }
 
 // modelCall is a model call that has neither an answer nor a failure yet.
@@ -274,7 +275,6 @@ func (s *State) apply(e *events.Event) error {
 	case s.seq > 0 && s.claimSeq == 0 && e.Type() != events.TypeLoopClaimed:
 		return s.refuse(e, RuleClaim, "nobody has claimed the session")
 	}
-	s.withheld = s.withheld || e.Withheld()
 	if err := s.applyBody(e); err != nil {
 		return err
 	}
@@ -343,7 +343,7 @@ func (s *State) applyBody(e *events.Event) error {
 			return s.refuse(e, RuleFirst, "it is the log of session %q", b.Session)
 		}
 		s.created = b
-		s.options, s.optionsSeq = b.Options, e.Seq
+		s.options, s.optionsSeq, s.systemWithheld = b.Options, e.Seq, e.Withheld()
 		return nil
 	case *events.SessionConfigured:
 		return s.applyConfigured(e, b)

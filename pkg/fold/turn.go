@@ -9,6 +9,9 @@ func (s *State) applyConfigured(e *events.Event, b *events.SessionConfigured) er
 	if err := s.claimInput(e, laneTurn, b.Claim); err != nil {
 		return err
 	}
+	if hasSystem(&b.Options) {
+		s.systemWithheld = e.Withheld()
+	}
 	s.options, s.optionsSeq = s.options.Merge(b.Options), e.Seq
 	return nil
 }
@@ -168,7 +171,7 @@ func (s *State) applyHeader(e *events.Event, b *events.RequestHeader) error {
 	if err := s.checkConfig(e, b); err != nil {
 		return err
 	}
-	s.header, s.headerSeq, s.headerInstance = &b.Header, e.Seq, true
+	s.header, s.headerSeq, s.headerInstance, s.headerWithheld = &b.Header, e.Seq, true, e.Withheld()
 	s.refs.add(b.Header.Refs(nil))
 	return nil
 }

@@ -42,7 +42,8 @@ func size(t *testing.T, name string, usual, short int) int {
 }
 
 // TestCompleteness has sessions grow while verifiers, two at a time, are killed and started again, some without hints,
-// all of them with hints that get lost. In the end every request has one verdict, whatever died when.
+// all of them with hints that get lost, while a witness signs what passes. In the end every request has one verdict, and so has
+// every call that was answered and every receipt that nothing permits, whatever died when.
 //
 // REFOLD_AUDIT_KILLS=1000 is a run over everything that can go wrong in about ten minutes.
 func TestCompleteness(t *testing.T) {
@@ -62,7 +63,7 @@ func TestCompleteness(t *testing.T) {
 		t.Fatal(err)
 	}
 	l := newLoad(t, client, sessions, seed)
-	k := &killer{t: t, url: server.ClientURL(), dir: t.TempDir(), share: newShare(kills)}
+	k := &killer{t: t, url: server.ClientURL(), dir: t.TempDir(), witness: l.witness.Public(), share: newShare(kills)}
 
 	var killers, writers sync.WaitGroup
 	for i := range uint64(2) {
@@ -84,5 +85,6 @@ func TestCompleteness(t *testing.T) {
 	l.await()
 	total := l.check()
 	t.Logf("%d sessions, %d events within %v; %d verifiers killed", total.sessions, total.events, loaded.Round(time.Second), k.share.done())
+	t.Logf("%d calls, of which %d were answered, one wire verdict each; %d receipts that nothing permits, one verdict each", total.calls, total.answered, total.strays)
 	t.Logf("%d requests and %d heads, one verdict each; every one a match", total.requests, total.heads)
 }

@@ -34,22 +34,27 @@ func (l *load) await() {
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
 	deadline := time.After(patience)
-	for _, id := range l.all {
-		for !l.judged(id) {
+	until := func(what string, holds func() bool) {
+		for !holds() {
 			select {
 			case <-tick.C:
 			case <-deadline:
-				l.t.Fatalf("session %s was not judged in time", id)
+				l.t.Fatalf("not in time: %s", what)
 			}
 		}
 	}
+	for _, id := range l.all {
+		until("verdicts on session "+string(id), func() bool { return l.judged(id) })
+	}
+	until("verdicts on all receipts that nothing permits", l.reported)
 }
 
 func (l *load) judged(id events.ID) bool {
 	l.t.Helper()
 	var due uint64
 	turns := 0
-	for _, m := range l.messages(id) {
+	messages := l.messages(id)
+	for _, m := range messages {
 		if audittest.KindOf(m.Type) != "" {
 			due = m.Seq
 		}
@@ -67,7 +72,7 @@ func (l *load) judged(id events.ID) bool {
 		return false
 	}
 	v, err := audit.DecodeVerdict(last.Payload)
-	return err == nil && v.Seq >= due
+	return err == nil && v.Seq >= due && l.compared(id, messages)
 }
 
 // messages returns the session's log as the server has it, nothing when there is none yet.
@@ -87,7 +92,7 @@ func (l *load) messages(id events.ID) (all []eventlog.Message) {
 }
 
 // counts is what was found in the end.
-type counts struct{ sessions, events, requests, heads int }
+type counts struct{ sessions, events, requests, heads, calls, answered, strays int }
 
 // check compares all verdicts with all logs: one for each event that calls for one, all of them matches, in order, and
 // nothing else.
@@ -140,6 +145,7 @@ func (l *load) check() (total counts) {
 	if len(verdicts) > 0 {
 		l.t.Errorf("verdicts on %d sessions that there are not", len(verdicts))
 	}
+	l.checkWitness(&total)
 	return total
 }
 

@@ -18,6 +18,7 @@ import (
 	"github.com/refold-dev/refold/internal/provider/simulator"
 	"github.com/refold-dev/refold/internal/tools"
 	"github.com/refold-dev/refold/internal/worker"
+	"github.com/refold-dev/refold/pkg/audit"
 	"github.com/refold-dev/refold/pkg/audit/audittest"
 	"github.com/refold-dev/refold/pkg/eventlog"
 	"github.com/refold-dev/refold/pkg/events"
@@ -29,9 +30,10 @@ func newID() events.ID { return events.ID(ulid.Make().String()) }
 
 // load is what the verifiers look at.
 type load struct {
-	t      *testing.T
-	client *jetstream.Client
-	sent   int // turns of every session of the worker
+	t       *testing.T
+	client  *jetstream.Client
+	witness *audit.Key
+	sent    int // turns of every session of the worker
 
 	mu      sync.Mutex
 	growing []*growing // not written to their ends
@@ -39,6 +41,7 @@ type load struct {
 	all     []events.ID
 	total   int // events of the logs that are written here
 	written int
+	odd     map[uint64]string // receipts that nothing permits, by place: the rule
 }
 
 // growing is a log that is written bit by bit, by one writer at a time.
@@ -48,12 +51,17 @@ type growing struct {
 	log      eventlog.Log
 	next     int
 	reserved bool
+	calls    int
 }
 
 // newLoad draws the logs, of which two in three hold whatever a log may hold, and names the sessions that a worker runs.
 func newLoad(t *testing.T, client *jetstream.Client, sessions int, seed uint64) *load {
 	t.Helper()
-	l := &load{t: t, client: client, sent: 3}
+	key, err := audit.NewKey()
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := &load{t: t, client: client, witness: key, sent: 3, odd: make(map[uint64]string)}
 	drawn := rapid.Custom(func(rt *rapid.T) *foldtest.Log {
 		return foldtest.GenerateLog(rt, foldtest.Options{Body: audittest.Bodies(), Images: true})
 	})
@@ -148,7 +156,7 @@ func (l *load) reserve(random *rand.Rand, killed float64) (g *growing, ahead boo
 	return g, false
 }
 
-// append appends up to n events, and stores before each the objects that it lists.
+// append appends up to n events, and stores before each the objects that it lists, and behind each call what a witness sees.
 func (l *load) append(g *growing, n int) (err error) {
 	ctx := l.t.Context()
 	if g.log == nil {
@@ -167,6 +175,9 @@ func (l *load) append(g *growing, n int) (err error) {
 			}
 		}
 		if err := g.log.Append(ctx, e, g.session.Messages[g.next].Payload); err != nil {
+			return err
+		}
+		if err := l.pass(g, e); err != nil {
 			return err
 		}
 		g.next++
@@ -197,7 +208,7 @@ func (l *load) talk() {
 	web := httptest.NewServer(sim)
 	l.t.Cleanup(web.Close)
 	adapter, err := provider.New(provider.KindDeepSeek, provider.Config{
-		BaseURL: web.URL, Transport: &http.Transport{DisableKeepAlives: true, DisableCompression: true},
+		BaseURL: l.stand(web.URL), Transport: &http.Transport{DisableKeepAlives: true, DisableCompression: true},
 	})
 	if err != nil {
 		l.t.Fatal(err)

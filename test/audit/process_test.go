@@ -30,8 +30,9 @@ const envVerifier = "REFOLD_AUDIT_VERIFIER"
 // assignment is what a verifier process is told.
 type assignment struct {
 	NATS        string        `json:"nats"`
-	Key         string        `json:"key"`  // the file of its seed
-	Drop        float64       `json:"drop"` // the share of the hints that get lost; 1: it does not listen at all
+	Key         string        `json:"key"`     // the file of its seed
+	Witness     string        `json:"witness"` // its public key
+	Drop        float64       `json:"drop"`    // the share of the hints that get lost; 1: it does not listen at all
 	Sweep       time.Duration `json:"sweep"`
 	Recheck     time.Duration `json:"recheck"`
 	MaxSessions int           `json:"maxSessions"`
@@ -70,6 +71,9 @@ func (a *assignment) run(ctx context.Context) error {
 		return err
 	}
 	cfg := verify.Config{
+		Witness: verify.Witness{
+			Keys: []string{a.Witness}, Receipts: client.Receipts(), Wires: client.WireVerdicts(), Strays: client.StrayVerdicts(),
+		},
 		Store: client.Logs(), Objects: client.Objects(), Verdicts: client.Verdicts(), Key: key, Registry: prometheus.NewRegistry(),
 		Sweep: a.Sweep, Recheck: a.Recheck, MaxSessions: a.MaxSessions, ColdShare: a.ColdShare, AuditAtStart: a.AtStart,
 		RetryMin: 5 * time.Millisecond, RetryMax: 100 * time.Millisecond,
@@ -123,10 +127,11 @@ func (s *share) part() float64 { return min(float64(s.done())/float64(s.want), 1
 
 // killer starts verifiers and kills them.
 type killer struct {
-	t     *testing.T
-	url   string
-	dir   string // of their keys
-	share *share
+	t       *testing.T
+	url     string
+	dir     string // of their keys
+	witness string
+	share   *share
 }
 
 // run kills one process after another until enough are dead.
@@ -171,7 +176,7 @@ type process struct {
 // start starts a verifier with one of the keys.
 func (k *killer) start(a assignment, key uint64) *process {
 	k.t.Helper()
-	a.NATS, a.Key = k.url, filepath.Join(k.dir, fmt.Sprintf("%d.seed", key))
+	a.NATS, a.Witness, a.Key = k.url, k.witness, filepath.Join(k.dir, fmt.Sprintf("%d.seed", key))
 	text, err := json.Marshal(&a)
 	if err != nil {
 		k.t.Fatal(err)

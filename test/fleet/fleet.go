@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go"
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/refold-dev/refold/internal/embedded"
@@ -101,10 +102,23 @@ func (f *Fleet) URL(user string) string {
 	return strings.Replace(f.Server.ClientURL(), "://", "://"+user+":"+password+"@", 1)
 }
 
+// Inbox returns the prefix of the subjects on which a user receives answers.
+func Inbox(user string) string { return "_INBOX_" + user }
+
+// Dial connects as a user of the configuration without the programs' own client. The caller closes the connection.
+func (f *Fleet) Dial(user string, options ...nats.Option) *nats.Conn {
+	f.t.Helper()
+	conn, err := nats.Connect(f.URL(user), append([]nats.Option{nats.CustomInboxPrefix(Inbox(user))}, options...)...)
+	if err != nil {
+		f.t.Fatalf("connect as %s: %v", user, err)
+	}
+	return conn
+}
+
 // As connects as a user of the configuration.
 func (f *Fleet) As(user string) *jetstream.Client {
 	f.t.Helper()
-	c, err := jetstream.Connect(f.t.Context(), jetstream.Config{URL: f.URL(user), Name: user, Logger: f.Log()})
+	c, err := jetstream.Connect(f.t.Context(), jetstream.Config{URL: f.URL(user), InboxPrefix: Inbox(user), Name: user, Logger: f.Log()})
 	if err != nil {
 		f.t.Fatalf("connect as %s: %v", user, err)
 	}

@@ -40,7 +40,7 @@ func documented(t *testing.T) map[string]*server.Permissions {
 		for _, m := range quoted.FindAllStringSubmatch(cells[3], -1) {
 			publish = append(publish, "$JS.API."+m[1])
 		}
-		subscribe := []string{"_INBOX.>"}
+		subscribe := []string{"_INBOX_" + strings.TrimSpace(cells[1]) + ".>"}
 		for _, m := range quoted.FindAllStringSubmatch(cells[4], -1) {
 			subscribe = append(subscribe, m[1])
 		}
@@ -56,7 +56,6 @@ func documented(t *testing.T) map[string]*server.Permissions {
 		}
 		rows[strings.TrimSpace(cells[1])] = p
 	}
-	rows["worker"].Response = &server.ResponsePermission{MaxMsgs: 1}
 	return rows
 }
 

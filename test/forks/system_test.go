@@ -102,7 +102,9 @@ func (s *system) connect(cfg jetstream.Config) *jetstream.Client {
 func (s *system) as(user string) *system {
 	s.t.Helper()
 	other := *s
-	other.client = s.connect(jetstream.Config{URL: strings.Replace(s.server.ClientURL(), "://", "://"+user+":pass@", 1)})
+	other.client = s.connect(jetstream.Config{
+		URL: strings.Replace(s.server.ClientURL(), "://", "://"+user+":pass@", 1), InboxPrefix: "_INBOX_" + user,
+	})
 	return &other
 }
 

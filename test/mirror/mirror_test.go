@@ -76,11 +76,8 @@ func large(what string) string { return strings.Repeat(what+" ", 4_000) }
 // stream gives the account of a user raw access to its streams.
 func (s *system) streams(user string) natsjs.JetStream {
 	s.t.Helper()
-	conn, err := nats.Connect(s.URL(user))
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	s.t.Cleanup(func() { conn.Close() })
+	conn := s.Dial(user)
+	s.t.Cleanup(conn.Close)
 	js, err := natsjs.New(conn)
 	if err != nil {
 		s.t.Fatal(err)
@@ -474,10 +471,7 @@ func TestNothingToTouch(t *testing.T) {
 	stop()
 	before := s.Events(s.reader, id)
 	for _, user := range []string{"auditor", "audit-mirror", "audit-verifier", "audit-reader"} {
-		conn, err := nats.Connect(s.URL(user), nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) {}))
-		if err != nil {
-			t.Fatal(err)
-		}
+		conn := s.Dial(user, nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) {}))
 		for _, subject := range []string{
 			"session." + string(id) + ".session.closed", "inbox." + string(id), "object.x.0", "witness." + string(id) + ".request",
 			"fleet.api.STREAM.DELETE.SESSION_" + string(id), "fleet.api.STREAM.PURGE.OBJECTS", "fleet.api.STREAM.UPDATE.OBJECTS",

@@ -75,6 +75,11 @@ type probe struct {
 	may     string // who may, separated by spaces
 }
 
+// users are those of the fleet's account.
+func users() []string {
+	return []string{"client", "reader", "worker", "witness", "verifier", "projector", "operator"}
+}
+
 // publishes are subjects to publish to. The table says who may; everybody else is refused.
 func publishes() []probe {
 	const api, readers = "$JS.API.", "operator reader worker verifier projector"
@@ -88,6 +93,13 @@ func publishes() []probe {
 	add("write an object", "worker", "object.DIGEST.0", "object.DIGEST.manifest")
 	add("say what a model says", "worker", "live.ID")
 	add("ask a worker", "worker", "worker.ID")
+	for _, user := range users() {
+		may := ""
+		if user == "worker" {
+			may = user // answers other workers
+		}
+		add("answer a "+user, may, fleet.Inbox(user)+".ID")
+	}
 	add("finish an input", "worker", "$JS.ACK.INBOX.workers.1.1.1.1.0")
 	add("write a receipt", "witness", "witness.ID.request", "witness.ID.answer")
 	add("write a verdict", "verifier", "verdict.ID", "verdict.ID.wire", "verdict.ID.stray")
@@ -121,8 +133,8 @@ func publishes() []probe {
 
 // subscribes are subjects to subscribe to.
 func subscribes() []probe {
-	return []probe{
-		{"receive answers", "_INBOX.>", "operator client reader worker witness verifier projector"},
+	all := []probe{
+		{"receive answers where everybody does by default", "_INBOX.>", ""},
 		{"receive hints", "hint.>", "verifier projector"},
 		{"hear what a model says", "live.>", "reader"},
 		{"be asked as a worker", "worker.*", "worker"},
@@ -135,6 +147,10 @@ func subscribes() []probe {
 		{"receive what others ask", "$JS.API.>", ""},
 		{"receive what mirrors get", "fleet.deliver.>", ""},
 	}
+	for _, user := range users() {
+		all = append(all, probe{"receive answers to a " + user, fleet.Inbox(user) + ".>", user})
+	}
+	return all
 }
 
 // TestNothingElse tries everything as everybody, and wants the server to refuse whatever is not their job.
@@ -143,7 +159,7 @@ func TestNothingElse(t *testing.T) {
 	if err := f.As("operator").EnsureStreams(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	for _, user := range []string{"client", "reader", "worker", "witness", "verifier", "projector", "operator"} {
+	for _, user := range users() {
 		refused := refusals(t, f, user)
 		for _, p := range publishes() {
 			if may := slices.Contains(strings.Fields(p.may), user); refused["Publish to "+p.subject] == may {
@@ -163,7 +179,7 @@ func TestNothingElse(t *testing.T) {
 func refusals(t *testing.T, f *fleet.Fleet, user string) map[string]bool {
 	t.Helper()
 	refused := make(chan string, 1024)
-	conn, err := nats.Connect(f.URL(user), nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) {
+	conn := f.Dial(user, nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) {
 		text := err.Error()
 		for _, op := range []string{"Publish to ", "Subscription to "} {
 			if _, rest, ok := strings.Cut(text, op+`"`); ok {
@@ -173,9 +189,6 @@ func refusals(t *testing.T, f *fleet.Fleet, user string) map[string]bool {
 			}
 		}
 	}))
-	if err != nil {
-		t.Fatal(err)
-	}
 	defer conn.Close()
 	for _, p := range publishes() {
 		if err := conn.PublishRequest(p.subject, "_INBOX.nobody", []byte("no JSON")); err != nil {
@@ -235,7 +248,8 @@ func TestMissingStream(t *testing.T) {
 }
 
 // TestMakersOfStreams shows a limit of permissions: who may make streams may make one that republishes on any subject of the
-// account, so that a worker gets a record into VERDICTS. It cannot sign it, and cannot reach an auditor's account.
+// account, so that a worker gets a record into VERDICTS. It can sign it, but only with a key of its own, which verifiers with
+// --trust do not believe, and it cannot reach an auditor's account.
 func TestMakersOfStreams(t *testing.T) {
 	f := fleet.Start(t, nil)
 	if err := f.As("operator").EnsureStreams(t.Context()); err != nil {
@@ -244,10 +258,7 @@ func TestMakersOfStreams(t *testing.T) {
 	if err := f.As("auditor").EnsureStreams(t.Context(), jetstream.VerdictsStream); err != nil {
 		t.Fatal(err)
 	}
-	conn, err := nats.Connect(f.URL("worker"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	conn := f.Dial("worker")
 	defer conn.Close()
 	js, err := natsjs.New(conn)
 	if err != nil {

@@ -306,7 +306,7 @@ func contentKinds() []kind {
 		{"bundle packed anew: verdict's byte changed", 3, repacked(func(d *dice, _ *base, c *contents) (found, found, bool) {
 			i := d.index(len(c.verdicts))
 			c.verdicts[i].Payload = damaged(d, c.verdicts[i].Payload)
-			return of(audit.Mismatch, bundle.RuleVerdict), of(audit.Mismatch, bundle.RuleSilent, bundle.RuleInclusion), true
+			return of(audit.Mismatch, bundle.RuleVerdict), of(audit.Mismatch, audit.RuleSilent, bundle.RuleInclusion), true
 		})},
 		{"bundle packed anew: verdict left out", 2, repacked(leftOut)},
 		{"bundle packed anew: verdict contradicts", 3, repacked(contradicts)},
@@ -355,21 +355,11 @@ func contentKinds() []kind {
 	}
 }
 
-// leftOut leaves out a verdict and its proof. That of a request shows when a later one of a request or a head is there; others
-// do not, since nobody says in which order they were given.
+// leftOut leaves out a verdict and its proof.
 func leftOut(d *dice, b *base, c *contents) (want, also found, ok bool) {
 	i := d.index(len(c.verdicts))
 	c.verdicts, c.proofs = slices.Delete(c.verdicts, i, i+1), slices.Delete(c.proofs, i, i+1)
-	if b.signed[i].Kind != audit.KindRequest {
-		return nil, nil, true
-	}
-	later := slices.ContainsFunc(b.signed, func(v audit.Verdict) bool {
-		return v.Seq > b.signed[i].Seq && (v.Kind == audit.KindRequest || v.Kind == audit.KindHead)
-	})
-	if !later {
-		return nil, nil, true
-	}
-	return of(audit.Mismatch, bundle.RuleSilent), nil, true
+	return b.missed(i), nil, true
 }
 
 // contradicts has a trusted verifier sign what is not so. The transparency log holds it.
@@ -379,16 +369,7 @@ func contradicts(d *dice, b *base, c *contents) (want, also found, ok bool) {
 	if v.Kind != audit.KindRequest {
 		return nil, nil, false
 	}
-	switch d.IntN(4) {
-	case 0:
-		v.Result = audit.Mismatch
-	case 1:
-		v.Recorded.SHA256[d.index(32)] ^= 1
-	case 2:
-		v.Rebuilt.SHA256[d.index(32)] ^= 1
-	case 3:
-		v.Result, v.Rule = audit.InvalidLog, "turn"
-	}
+	untrue(d, &v)
 	signVerdict(b.key, &v)
 	c.verdicts[i].Payload, _ = v.Encode()
 	c.log(d.log)

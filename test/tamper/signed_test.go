@@ -9,6 +9,7 @@ import (
 	"github.com/refold-dev/refold/pkg/audit"
 	"github.com/refold-dev/refold/pkg/audit/audittest"
 	"github.com/refold-dev/refold/pkg/events"
+	"github.com/refold-dev/refold/pkg/fold"
 	"github.com/refold-dev/refold/pkg/objects"
 )
 
@@ -209,7 +210,9 @@ func verdictKinds() []kind {
 			})
 		}},
 		{"verdict: field changed", 4, func(d *dice, b *base) (mutation, bool) {
-			return b.verdict(d, signature(), func(v *audit.Verdict) bool { return changeVerdict(d, v) })
+			m, ok := b.verdict(d, signature(), func(v *audit.Verdict) bool { return changeVerdict(d, v) })
+			m.also = of(audit.Mismatch, audit.RuleSilent) // it may name another event, and none is left on its own
+			return m, ok
 		}},
 		{"verdict: another's signature", 2, func(d *dice, b *base) (mutation, bool) {
 			return b.verdict(d, signature(), func(v *audit.Verdict) bool {
@@ -229,10 +232,12 @@ func verdictKinds() []kind {
 		}},
 		{"verdict: of another session", 2, func(d *dice, b *base) (mutation, bool) {
 			other := d.bases[d.index(len(d.bases))]
-			return b.verdict(d, signature(), func(v *audit.Verdict) bool {
+			m, ok := b.verdict(d, signature(), func(v *audit.Verdict) bool {
 				*v = other.signed[d.index(len(other.signed))]
 				return other.ID != b.ID
 			})
+			m.also = of(audit.Mismatch, audit.RuleSilent) // the one that stood there
+			return m, ok
 		}},
 		{"verdict: signed over another log", 3, func(d *dice, b *base) (mutation, bool) {
 			return b.verdict(d, broken(audit.RuleSigned), func(v *audit.Verdict) bool {
@@ -240,6 +245,36 @@ func verdictKinds() []kind {
 				signVerdict(b.key, v)
 				return true
 			})
+		}},
+		{"verdict: signed, and contradicts", 3, func(d *dice, b *base) (mutation, bool) {
+			return b.verdict(d, of(audit.Mismatch, audit.RuleVerdict), func(v *audit.Verdict) bool {
+				if v.Kind != audit.KindRequest {
+					return false
+				}
+				untrue(d, v)
+				signVerdict(b.key, v)
+				return true
+			})
+		}},
+		{"verdict: broken chain signed, and the log written anew", 2, func(d *dice, b *base) (mutation, bool) {
+			return b.verdict(d, broken(string(fold.RuleChain)), func(v *audit.Verdict) bool {
+				v.Result, v.Rule, v.Rebuilt = audit.BrokenChain, string(fold.RuleChain), events.BodyDigest{}
+				v.Chain[d.index(32)] ^= 1 << d.index(8)
+				if v.Kind != audit.KindRequest {
+					return false
+				}
+				signVerdict(b.key, v)
+				return true
+			})
+		}},
+		{"verdict: finding that only a verifier makes", 2, func(d *dice, b *base) (mutation, bool) {
+			v := b.signed[d.index(len(b.signed))]
+			v.Kind, v.Result, v.Wire, v.Receipt = audit.KindLog, audit.InvalidLog, events.BodyDigest{}, 0
+			v.Rule = []string{audit.RuleGone, audit.RuleCold, audit.RuleShadow, audit.RuleLineage}[d.index(4)]
+			signVerdict(b.key, &v)
+			c := b.with(b.LogCheck())
+			c.Prior = append(slices.Clone(c.Prior), v)
+			return mutation{what: v.String(), check: c, want: invalid(v.Rule)}, true
 		}},
 		{"verdict: on an event that is not there", 2, func(d *dice, b *base) (mutation, bool) {
 			return b.verdict(d, broken(audit.RuleSigned), func(v *audit.Verdict) bool {
@@ -253,17 +288,20 @@ func verdictKinds() []kind {
 			c := b.with(b.LogCheck())
 			c.Prior = nil
 			return mutation{what: "no verdicts", check: c, verify: func(_ *testing.T, r *audit.Report) (string, error) {
-				if !r.AllMatch() || r.Confirmed != 0 || !slices.Equal(r.Silent, c.Trusted) {
-					return "", fmt.Errorf("confirmed %d, silent %v, %v", r.Confirmed, r.Silent, findingsOf(r))
+				findings := findingsOf(r)
+				if len(findings) != 1 || !of(audit.CouldNotCheck, audit.RuleSilent).has(findings[0]) || r.Confirmed != 0 || !slices.Equal(r.Silent, c.Trusted) {
+					return "", fmt.Errorf("confirmed %d, silent %v, %v", r.Confirmed, r.Silent, findings)
 				}
-				return "the trusted key is silent", nil
+				return findings[0].String(), nil
 			}}, true
 		}},
 		{"verdict: one left out", 1, func(d *dice, b *base) (mutation, bool) {
-			c := b.with(b.LogCheck()) // a verdict says nothing of others: the transparency log does
+			c := b.with(b.LogCheck())
 			i := d.index(len(c.Prior))
 			c.Prior = slices.Delete(slices.Clone(c.Prior), i, i+1)
-			return mutation{what: "a verdict left out", check: c, maybe: true}, true
+			m := mutation{what: "a verdict left out", check: c, want: b.missed(i)}
+			m.maybe = len(m.want) == 0 // a verdict says nothing of others: the transparency log does
+			return m, true
 		}},
 		{"verdict: replayed", 1, func(d *dice, b *base) (mutation, bool) {
 			c := b.with(b.LogCheck()) // it says nothing but what is true
@@ -305,17 +343,49 @@ func untrusted(d *dice, b *base) (mutation, bool) {
 	v.Chain[0] ^= 1
 	signVerdict(d.keys.other, v)
 	n := len(c.Prior)
+	wrong := b.missed(i)
 	return mutation{what: "an untrusted verdict", check: c, verify: func(_ *testing.T, r *audit.Report) (string, error) {
-		if !r.AllMatch() || r.Ignored != 1 || r.Confirmed != n-1 {
-			return "", fmt.Errorf("ignored %d, confirmed %d of %d, %v", r.Ignored, r.Confirmed, n, findingsOf(r))
+		findings := findingsOf(r)
+		silent := len(findings) == 1 && of(audit.CouldNotCheck, audit.RuleSilent).has(findings[0])
+		if r.Ignored != 1 || r.Confirmed != n-1 || len(wrong) == 0 != (len(findings) == 0) || len(wrong) > 0 && !silent {
+			return "", fmt.Errorf("ignored %d, confirmed %d of %d, %v", r.Ignored, r.Confirmed, n, findings)
 		}
 		return "ignored, and counted", nil
 	}}, true
 }
 
+// missed returns what is found when the signed verdict i is not there. That of a request shows when a later one of a request or a
+// head is there; others do not, since nobody says in which order they were given.
+func (b *base) missed(i int) found {
+	if b.signed[i].Kind != audit.KindRequest {
+		return nil
+	}
+	later := slices.ContainsFunc(b.signed, func(v audit.Verdict) bool {
+		return v.Seq > b.signed[i].Seq && (v.Kind == audit.KindRequest || v.Kind == audit.KindHead)
+	})
+	if !later {
+		return nil
+	}
+	return of(audit.Mismatch, audit.RuleSilent)
+}
+
 func signVerdict(key *audit.Key, v *audit.Verdict) {
 	if err := key.Sign(v); err != nil {
 		panic(err)
+	}
+}
+
+// untrue changes what a verdict on a request that matches says of it.
+func untrue(d *dice, v *audit.Verdict) {
+	switch d.IntN(4) {
+	case 0:
+		v.Result = audit.Mismatch
+	case 1:
+		v.Recorded.SHA256[d.index(32)] ^= 1
+	case 2:
+		v.Rebuilt.SHA256[d.index(32)] ^= 1
+	case 3:
+		v.Result, v.Rule = audit.InvalidLog, "turn"
 	}
 }
 

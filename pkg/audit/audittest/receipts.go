@@ -59,7 +59,7 @@ func (s *Session) Receipts(key *audit.Key) []audit.PlacedReceipt {
 		switch i % 3 {
 		case 0:
 			upload := s.Receipt(0, body)
-			upload.Target = "/v1/files?purpose=vision"
+			upload.Target = "/v1/files"
 			sign(upload)
 		case 1:
 			look := s.Receipt(0, events.BodyDigest{SHA256: events.HashPayload(nil)})

@@ -35,6 +35,8 @@ type kit struct {
 	verifier *audit.Key
 	witness  *audit.Key
 	logKey   string
+
+	logSigner *tlog.Signer
 }
 
 // stable are the keys of tests that pin bytes.
@@ -102,7 +104,7 @@ func (k *kit) seeReceipts(t testing.TB) {
 	}
 }
 
-// seeLog makes the transparency log over the verdicts, with others between them, and the proofs for all but the last.
+// seeLog makes the transparency log over the verdicts, with others between them, and the proofs.
 func (k *kit) seeLog(t testing.TB) {
 	t.Helper()
 	if len(k.verdicts) == 0 {
@@ -116,11 +118,16 @@ func (k *kit) seeLog(t testing.TB) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	k.logKey = signer.Key()
+	k.logKey, k.logSigner = signer.Key(), signer
+	k.sawLog(t, signer, k.verdicts[len(k.verdicts)-1].Place)
+}
+
+// sawLog makes the log when it has the size, and the proofs for the verdicts in it.
+func (k *kit) sawLog(t testing.TB, signer *tlog.Signer, size uint64) {
+	t.Helper()
 	files := tiles{}
 	b := tlog.NewBuilder(func(f tlog.File, data []byte) error { files[f.Path()] = bytes.Clone(data); return nil })
-	last := k.verdicts[len(k.verdicts)-1].Place
-	for place, i := uint64(1), 0; place < max(last, 2); place++ {
+	for place, i := uint64(1), 0; place <= size; place++ {
 		payload := []byte("another session's verdict")
 		if k.verdicts[i].Place == place {
 			payload = k.verdicts[i].Payload
@@ -138,6 +145,7 @@ func (k *kit) seeLog(t testing.TB) {
 		t.Fatal(err)
 	}
 	point := tlog.Checkpoint{Origin: "example.com/verdicts", Size: b.Size(), Root: root}
+	k.proofs = nil
 	if k.point, err = signer.Sign(point); err != nil {
 		t.Fatal(err)
 	}
@@ -145,7 +153,10 @@ func (k *kit) seeLog(t testing.TB) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, v := range k.verdicts[:len(k.verdicts)-1] {
+	for _, v := range k.verdicts {
+		if v.Place > size {
+			break
+		}
 		hashes, err := tree.Inclusion(t.Context(), v.Place-1)
 		if err != nil {
 			t.Fatal(err)
@@ -268,7 +279,7 @@ func TestAllMatch(t *testing.T) {
 			if report.Receipts != len(k.receipts) || report.Passed != len(k.receipts) {
 				t.Errorf("%s: %d receipts, %d passed, want %d", k.Name, report.Receipts, report.Passed, len(k.receipts))
 			}
-			if n := len(k.verdicts) - 1; report.Log.Proven != n || report.Log.Later != 1 || report.Log.Signed != (len(o.LogKeys) > 0) {
+			if n := len(k.verdicts); report.Log.Proven != n || report.Log.Later != 0 || report.Log.Signed != (len(o.LogKeys) > 0) {
 				t.Errorf("%s: %+v, want %d proven", k.Name, report.Log, n)
 			}
 			if len(report.Verifiers) != 1 || report.Verifiers[0].Signed != len(k.verdicts) || report.Verifiers[0].Trusted != (len(o.Trusted) > 0) {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 
 	"github.com/refold-dev/refold/pkg/audit"
@@ -12,21 +13,22 @@ import (
 	"github.com/refold-dev/refold/pkg/tlog"
 )
 
-// The rules that only a check of a bundle names.
+// The rules that a check of a bundle names beside those of a log.
 const (
-	RuleVerdict    = "verdict"    // a signed verdict is one, of this session, and says what the check finds
-	RuleReceipt    = "receipt"    // a receipt is one, of this session, with the signature of its witness
-	RuleSilent     = "silent"     // every request before a signed verdict has one
-	RuleInclusion  = "inclusion"  // a verdict stands in the transparency log
-	RuleCheckpoint = "checkpoint" // the checkpoint is signed by a key of the log that is trusted
+	RuleVerdict    = audit.RuleVerdict // also: what stands among the verdicts is one, of this session
+	RuleReceipt    = "receipt"         // a receipt is one, of this session, with the signature of its witness
+	RuleInclusion  = "inclusion"       // a verdict stands in the transparency log
+	RuleCheckpoint = "checkpoint"      // the checkpoint is signed by a key of the log that is trusted
 )
 
 // Options say whom the auditor trusts. All may be empty.
 type Options struct {
 	Trusted   []string // public keys of verifiers whose verdicts count; empty: those of every verifier
 	Witnesses []string // public keys of witnesses, as in [audit.LogCheck]
-	LogKeys   []string // public keys of the transparency log, as [tlog.Signer.Key] gives them; empty: its signature is not looked at
-	Cold      bool     // as in [audit.LogCheck]
+	// LogKeys holds public keys of the transparency log, as [tlog.Signer.Key] gives them, in which every verdict that counts must
+	// be proven to stand. Empty: the signature of the checkpoint is not looked at, and what is behind it needs no proof.
+	LogKeys []string
+	Cold    bool // as in [audit.LogCheck]
 }
 
 // validate refuses keys that are none.
@@ -56,7 +58,7 @@ type Inclusions struct {
 	Checkpoint tlog.Checkpoint // zero when the bundle holds none
 	Signed     bool            // by one of the keys that the options name
 	Proven     int             // verdicts
-	Later      int             // verdicts behind the checkpoint, which say nothing yet
+	Later      int             // verdicts behind the checkpoint: nothing is proven of them
 }
 
 // Report is the outcome of [Check].
@@ -93,8 +95,7 @@ func Check(ctx context.Context, b *Reader, o Options) (*Report, error) {
 	if err := c.log(ctx, verdicts, receipts); err != nil {
 		return nil, err
 	}
-	c.compare(verdicts)
-	c.silent(verdicts)
+	c.absent(verdicts, receipts)
 	c.checkpoint()
 	if err := c.inclusions(verdicts); err != nil {
 		return nil, err
@@ -135,7 +136,7 @@ type placed struct {
 // verdicts reads the verdicts. Those that are none, have no valid signature or are of another session are findings.
 func (c *check) verdicts() ([]placed, error) {
 	var out []placed
-	var signers signerSet
+	signers := make(signerSet)
 	for r, err := range c.bundle.Verdicts() {
 		if err != nil {
 			return nil, err
@@ -152,7 +153,7 @@ func (c *check) verdicts() ([]placed, error) {
 				c.add(v.Seq, audit.Mismatch, RuleVerdict, "the verdict at place %d of VERDICTS is forged: %v", r.Place, err)
 				break
 			}
-			signers.add(v.Verifier)
+			signers[v.Verifier]++
 			p.verdict, p.counts = &v, len(c.o.Trusted) == 0 || slices.Contains(c.o.Trusted, v.Verifier)
 		}
 		out = append(out, p)
@@ -165,7 +166,7 @@ func (c *check) verdicts() ([]placed, error) {
 // findings.
 func (c *check) receipts() ([]audit.PlacedReceipt, error) {
 	var out []audit.PlacedReceipt
-	var signers signerSet
+	signers := make(signerSet)
 	for p, err := range c.bundle.Receipts() {
 		if err != nil {
 			return nil, err
@@ -183,7 +184,7 @@ func (c *check) receipts() ([]audit.PlacedReceipt, error) {
 			c.add(r.Seq, audit.Mismatch, RuleReceipt, "the receipt at place %d of WITNESS is forged: %v", p.Place, err)
 			continue
 		}
-		signers.add(r.Witness)
+		signers[r.Witness]++
 		if r.Kind != audit.ReceiptRequest {
 			continue
 		}
@@ -207,7 +208,7 @@ func (c *check) log(ctx context.Context, verdicts []placed, receipts []audit.Pla
 	log := c.bundle.Log()
 	report, err := audit.CheckLog(ctx, audit.LogCheck{
 		Session: c.bundle.manifest.Session, Messages: c.counted(log), Last: c.bundle.manifest.Last, Objects: c.bundle.Object,
-		Prior: prior, Trusted: c.o.Trusted, Receipts: receipts, Witnesses: c.o.Witnesses, Cold: c.o.Cold, Withheld: log.Withheld(),
+		Prior: prior, Trusted: c.o.Trusted, Verified: true, Receipts: receipts, Witnesses: c.o.Witnesses, Cold: c.o.Cold, Withheld: log.Withheld(),
 		Parents: func(context.Context, events.ID, uint64) (events.Hash, error) {
 			return events.Hash{}, fmt.Errorf("the bundle holds one session: %w", eventlog.ErrNotFound)
 		},
@@ -229,6 +230,24 @@ func (c *check) counted(log *Log) func(yield func(eventlog.Message, error) bool)
 			if !yield(m, err) {
 				return
 			}
+		}
+	}
+}
+
+// absent looks for receipts that verdicts name and that the bundle does not hold.
+func (c *check) absent(verdicts []placed, receipts []audit.PlacedReceipt) {
+	held := make(map[uint64]struct{}, len(receipts))
+	for i := range receipts {
+		held[receipts[i].Place] = struct{}{}
+	}
+	for i := range verdicts {
+		v := verdicts[i].verdict
+		if !verdicts[i].counts || v.Kind != audit.KindWire || v.Result != audit.Match {
+			continue
+		}
+		if _, ok := held[v.Receipt]; !ok {
+			c.add(v.Seq, audit.CouldNotCheck, RuleReceipt, "the verdict at place %d of VERDICTS names the receipt at place %d of WITNESS, which the bundle does not hold",
+				verdicts[i].place, v.Receipt)
 		}
 	}
 }
@@ -281,6 +300,10 @@ func (c *check) inclusions(verdicts []placed) error {
 		switch {
 		case p.place > point.Size && !ok:
 			c.report.Log.Later++
+			if p.counts && len(c.o.LogKeys) > 0 {
+				c.add(seq, audit.CouldNotCheck, RuleInclusion, "the verdict at place %d of VERDICTS is not in the log %s at size %d: ask for a bundle with a newer checkpoint",
+					p.place, point.Origin, point.Size)
+			}
 		case !ok:
 			c.add(seq, audit.CouldNotCheck, RuleInclusion, "no proof that the verdict at place %d of VERDICTS stands in the log %s", p.place, point.Origin)
 		default:
@@ -298,27 +321,13 @@ func (c *check) inclusions(verdicts []placed) error {
 }
 
 // signerSet counts what keys have signed.
-type signerSet []Signer
+type signerSet map[string]int
 
-func (s *signerSet) add(key string) {
-	i, found := slices.BinarySearchFunc(*s, key, func(a Signer, key string) int {
-		switch {
-		case a.Key < key:
-			return -1
-		case a.Key > key:
-			return 1
-		}
-		return 0
-	})
-	if !found {
-		*s = slices.Insert(*s, i, Signer{Key: key})
+// list returns the keys in their order.
+func (s signerSet) list(trusted []string) []Signer {
+	out := make([]Signer, 0, len(s))
+	for _, key := range slices.Sorted(maps.Keys(s)) {
+		out = append(out, Signer{Key: key, Signed: s[key], Trusted: slices.Contains(trusted, key)})
 	}
-	(*s)[i].Signed++
-}
-
-func (s *signerSet) list(trusted []string) []Signer {
-	for i := range *s {
-		(*s)[i].Trusted = slices.Contains(trusted, (*s)[i].Key)
-	}
-	return *s
+	return out
 }

@@ -202,9 +202,22 @@ func (l *Log) prompt(h *events.Header) {
 			h.System = ""
 		}
 	}
-	if len(o.Tools) > 0 {
-		h.Tools = slices.DeleteFunc(slices.Clone(h.Tools), func(tool events.Tool) bool { return !slices.Contains(o.Tools, tool.Name) })
+	if len(o.Tools) == 0 {
+		return
 	}
+	named := func(tools []events.Tool) []events.Tool {
+		return slices.DeleteFunc(slices.Clone(tools), func(tool events.Tool) bool { return !slices.Contains(o.Tools, tool.Name) })
+	}
+	h.Tools = named(h.Tools)
+	data, ok := l.Objects.Bytes(h.ToolsObject.Digest)
+	tools, err := events.ParseTools(data)
+	if !ok || err != nil {
+		return
+	}
+	if data, err = events.AppendTools(nil, named(tools)); err != nil {
+		panic(fmt.Errorf("foldtest: %w", err))
+	}
+	h.ToolsObject = l.Object(data, events.ToolsMediaType)
 }
 
 // Context appends request/context for the header in force, when it differs from the last one; otherwise it returns 0.

@@ -1,0 +1,272 @@
+package witness_test
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/refold-dev/refold/internal/witness"
+)
+
+// eager is a provider that answers as soon as it has a JSON value, and reads the rest of a request only when it is told.
+func eager(t testing.TB, reads bool, answer func(http.ResponseWriter)) *httptest.Server {
+	t.Helper()
+	over := make(chan struct{})
+	up := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_ = http.NewResponseController(w).EnableFullDuplex()
+		var v any
+		if json.NewDecoder(r.Body).Decode(&v) != nil {
+			return
+		}
+		answer(w)
+		_ = http.NewResponseController(w).Flush()
+		if reads {
+			_, _ = io.Copy(io.Discard, r.Body)
+			return
+		}
+		<-over
+	}))
+	t.Cleanup(up.Close)
+	t.Cleanup(func() { close(over) })
+	return up
+}
+
+// begun is a request of which most is still to come, with all that a provider wants.
+func begun(length int) string {
+	body := `{"messages":["a prompt"]}` + strings.Repeat(" ", 64<<10)
+	return fmt.Sprintf("POST /v1/chat/completions HTTP/1.1\r\nHost: w\r\nContent-Length: %d\r\n\r\n%s", max(length, len(body)), body)
+}
+
+// TestEarlySuccess: a request without an end gets nothing of an answer, whatever the provider has made of it.
+func TestEarlySuccess(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct {
+		status int
+		reads  bool // the provider waits for the rest
+		leaves bool // the client sends no more, and says so
+		answer func(http.ResponseWriter)
+	}{
+		"an answer": {200, true, false, func(w http.ResponseWriter) { _, _ = io.WriteString(w, "the answer") }},
+		"a long answer": {200, true, false, func(w http.ResponseWriter) {
+			_, _ = w.Write(bytes.Repeat([]byte("the answer"), 1000))
+		}},
+		"a provider that reads no more": {200, false, false, func(w http.ResponseWriter) { _, _ = io.WriteString(w, "the answer") }},
+		"a client that sends no more":   {200, true, true, func(w http.ResponseWriter) { _, _ = io.WriteString(w, "the answer") }},
+		"no content": {204, true, false, func(w http.ResponseWriter) {
+			w.Header().Set("X-Answer", "the answer")
+			w.WriteHeader(http.StatusNoContent)
+		}},
+		"a redirection": {302, true, false, func(w http.ResponseWriter) {
+			w.Header().Set("Location", "/the%20answer")
+			w.WriteHeader(http.StatusFound)
+		}},
+		"early hints": {413, true, false, func(w http.ResponseWriter) {
+			w.Header().Set("X-Answer", "the answer")
+			w.WriteHeader(http.StatusEarlyHints)
+			w.Header().Del("X-Answer")
+			w.WriteHeader(http.StatusRequestEntityTooLarge)
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			up := eager(t, tt.reads, tt.answer)
+			b := stand(t, up.URL, func(c *witness.Config) { c.BodyTimeout = 200 * time.Millisecond })
+			conn := raw(t, strings.TrimPrefix(b.url, "http://"))
+			if _, err := io.WriteString(conn, begun(1_000_000)); err != nil {
+				t.Fatal(err)
+			}
+			if tt.leaves {
+				if err := conn.(*net.TCPConn).CloseWrite(); err != nil {
+					t.Fatal(err)
+				}
+			}
+			got, err := io.ReadAll(conn) // to its end: the connection is closed
+			if err != nil && !errors.Is(err, io.ErrUnexpectedEOF) && !strings.Contains(err.Error(), "reset") {
+				t.Error(err)
+			}
+			if !bytes.HasPrefix(got, []byte("HTTP/1.1 4")) && !bytes.HasPrefix(got, []byte("HTTP/1.1 502")) || bytes.Contains(got, []byte("the answer")) {
+				t.Errorf("the client got %.1000q", got)
+			}
+			if r := b.answers.all(1)[0]; r.Complete && r.Status < 400 || r.Status != int64(tt.status) || r.Body != digestOf(nil) {
+				t.Errorf("%+v", r)
+			}
+			if len(b.requests.all(0)) != 0 {
+				t.Error("a receipt of a request without an end")
+			}
+		})
+	}
+}
+
+// TestAnswerWaits: an answer that begins early passes when the request has ended, behind its receipt.
+func TestAnswerWaits(t *testing.T) {
+	t.Parallel()
+	answered := make(chan struct{})
+	up := eager(t, true, func(w http.ResponseWriter) {
+		_, _ = io.WriteString(w, "the answer")
+		close(answered)
+	})
+	b := stand(t, up.URL)
+	conn := raw(t, strings.TrimPrefix(b.url, "http://"))
+	text := begun(1_000_000)
+	if _, err := io.WriteString(conn, text); err != nil {
+		t.Fatal(err)
+	}
+	<-answered
+	if len(b.requests.all(0)) != 0 {
+		t.Fatal("a receipt of half a request")
+	}
+	rest := 1_000_000 - (len(text) - strings.Index(text, "\r\n\r\n") - 4)
+	if _, err := io.WriteString(conn, strings.Repeat(" ", rest)); err != nil {
+		t.Fatal(err)
+	}
+	resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = resp.Body.Close() }()
+	if len(b.requests.all(0)) != 1 {
+		t.Error("the answer came before the receipt")
+	}
+	if body, err := io.ReadAll(resp.Body); err != nil || string(body) != "the answer" || resp.Close {
+		t.Errorf("%q, %v", body, err)
+	}
+	if r := b.answers.all(1)[0]; !r.Complete || r.Status != 200 {
+		t.Errorf("%+v", r)
+	}
+}
+
+// TestSmuggled: nothing within a request's body is ever taken for a request, however the first of it was answered.
+func TestSmuggled(t *testing.T) {
+	t.Parallel()
+	var mu sync.Mutex
+	paths := map[string]int{}
+	up := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		mu.Lock()
+		paths[r.URL.Path]++
+		mu.Unlock()
+		switch r.URL.Path {
+		case "/early":
+			w.WriteHeader(http.StatusRequestEntityTooLarge)
+		case "/late":
+			_, _ = io.Copy(io.Discard, r.Body)
+		}
+		_, _ = io.WriteString(w, "done")
+	}))
+	t.Cleanup(up.Close)
+	b := stand(t, up.URL, func(c *witness.Config) { c.Hold = 10 })
+	address := strings.TrimPrefix(b.url, "http://")
+	inner := "POST /smuggled HTTP/1.1\r\nHost: w\r\nX-Refold-Session: " + string(session) + "\r\nX-Refold-Seq: 9\r\nContent-Length: 1\r\n\r\nz"
+	rapid.Check(t, func(rt *rapid.T) {
+		path := rapid.SampledFrom([]string{"/early", "/late", "/ignored"}).Draw(rt, "path")
+		first := strings.Repeat("x", rapid.SampledFrom([]int{0, 1, 5, 11, 30, 100, 5000}).Draw(rt, "first"))
+		rest := inner + strings.Repeat("y", rapid.IntRange(0, 100).Draw(rt, "behind"))
+		head, tail := fmt.Sprintf("Content-Length: %d\r\n\r\n%s", len(first)+len(rest), first), rest
+		switch rapid.IntRange(0, 2).Draw(rt, "form") {
+		case 1:
+			head, tail = "Transfer-Encoding: chunked\r\n\r\n", fmt.Sprintf("%x\r\n%s\r\n0\r\n\r\n", len(rest), rest)
+			if first != "" {
+				head += fmt.Sprintf("%x\r\n%s\r\n", len(first), first)
+			}
+		case 2: // no chunks at all
+			head, tail = "Transfer-Encoding: chunked\r\n\r\n", "no chunk\r\n"+rest
+			if first != "" {
+				head += fmt.Sprintf("%x\r\n%s\r\n", len(first), first)
+			}
+		}
+		waits := path == "/early" && len(first) > 20 && rapid.Bool().Draw(rt, "waits") // for the answer, before it sends the rest
+		conn := raw(t, address)
+		defer func() { _ = conn.Close() }()
+		in := bufio.NewReader(conn)
+		if _, err := io.WriteString(conn, "POST "+path+" HTTP/1.1\r\nHost: w\r\n"+head); err != nil {
+			rt.Fatal(err)
+		}
+		answers := 0
+		next := func() bool {
+			resp, err := http.ReadResponse(in, nil)
+			if err != nil {
+				return false
+			}
+			answers++
+			_, err = io.Copy(io.Discard, resp.Body)
+			_ = resp.Body.Close()
+			return err == nil && !resp.Close
+		}
+		if waits {
+			next()
+		}
+		_, _ = io.WriteString(conn, tail)
+		_ = conn.(*net.TCPConn).CloseWrite()
+		for next() { // until the connection ends
+		}
+		if answers > 1 {
+			rt.Fatalf("%d answers to one request", answers)
+		}
+	})
+	mu.Lock()
+	defer mu.Unlock()
+	if paths["/smuggled"] != 0 {
+		t.Errorf("%d requests were smuggled", paths["/smuggled"])
+	}
+	for _, r := range b.requests.all(0) {
+		if r.Session != "" || r.Target == "/smuggled" {
+			t.Errorf("a receipt of what was no request: %+v", r)
+		}
+	}
+}
+
+// TestStandstill: a body that stands still ends its call, and so does a connection without requests; an answer may take as
+// long as it takes.
+func TestStandstill(t *testing.T) {
+	t.Parallel()
+	const still = 50 * time.Millisecond
+	var slow atomic.Bool
+	u := provide(t, func(w http.ResponseWriter, r *http.Request) {
+		if slow.Load() {
+			select {
+			case <-time.After(6 * still):
+			case <-r.Context().Done():
+			}
+		}
+		_, _ = io.WriteString(w, "done")
+	})
+	b := stand(t, u.URL, func(c *witness.Config) { c.BodyTimeout, c.IdleTimeout, c.Hold = still, still, 1000 })
+	address := strings.TrimPrefix(b.url, "http://")
+	for _, head := range []string{
+		"Content-Length: 10\r\n\r\nx", "Content-Length: 50000\r\n\r\n" + strings.Repeat("x", 20_000),
+		"Transfer-Encoding: chunked\r\n\r\n5\r\nx", "Transfer-Encoding: chunked\r\n\r\n",
+	} {
+		conn := raw(t, address)
+		if _, err := io.WriteString(conn, "POST /x HTTP/1.1\r\nHost: w\r\n"+head); err != nil {
+			t.Fatal(err)
+		}
+		if got, _ := io.ReadAll(conn); !bytes.HasPrefix(got, []byte("HTTP/1.1 400 ")) || !bytes.Contains(got, []byte("witness_aborted")) {
+			t.Errorf("%.40q: %q", head, got)
+		}
+	}
+	b.until("no call is under way", func() bool { return b.metric("refold_witness_inflight") == 0 })
+	slow.Store(true)
+	conn := raw(t, address)
+	if _, err := io.WriteString(conn, "POST /x HTTP/1.1\r\nHost: w\r\nContent-Length: 1\r\n\r\nx"); err != nil {
+		t.Fatal(err)
+	}
+	got, err := io.ReadAll(conn) // which the witness ends
+	if err != nil || !bytes.HasPrefix(got, []byte("HTTP/1.1 200 ")) || !bytes.HasSuffix(got, []byte("done")) {
+		t.Errorf("%q, %v", got, err)
+	}
+	if len(b.requests.all(0)) != 1 {
+		t.Errorf("%d receipts", len(b.requests.all(0)))
+	}
+}
