@@ -100,8 +100,14 @@ func TestEarlySuccess(t *testing.T) {
 			if !bytes.HasPrefix(got, []byte("HTTP/1.1 4")) && !bytes.HasPrefix(got, []byte("HTTP/1.1 502")) || bytes.Contains(got, []byte("the answer")) {
 				t.Errorf("the client got %.1000q", got)
 			}
-			if r := b.answers.all(1)[0]; r.Complete && r.Status < 400 || r.Status != int64(tt.status) || r.Body != digestOf(nil) {
-				t.Errorf("%+v", r)
+			answers := 1
+			if tt.leaves { // the call may be over before the provider has said anything
+				answers = 0
+			}
+			for _, r := range b.answers.all(answers) {
+				if r.Complete && r.Status < 400 || r.Status != int64(tt.status) || r.Body != digestOf(nil) {
+					t.Errorf("%+v", r)
+				}
 			}
 			if len(b.requests.all(0)) != 0 {
 				t.Error("a receipt of a request without an end")
