@@ -41,6 +41,7 @@ type calls struct {
 	published position // the newest one now, by anybody
 
 	next     uint64                // the first place of WITNESS that was not read
+	skipped  bool                  // places before the first one that was read may hold receipts of calls to come
 	receipts []audit.PlacedReceipt // those that were read, of calls that were not settled yet
 
 	permits uint64    // the newest llm/stream that was applied
@@ -62,8 +63,8 @@ func (v *Verifier) openCalls(ctx context.Context, session events.ID) (*calls, er
 		return nil, err
 	}
 	c := &calls{verifier: v, session: session, baseline: p, published: p, next: 1}
-	if p.verdict.Receipt > 0 { // a call's receipt is stored when the one before has ended
-		c.next = p.verdict.Receipt + 1
+	if p.verdict.Receipt > 0 { // most receipts are stored when the call before has ended
+		c.next, c.skipped = p.verdict.Receipt+1, true
 	}
 	return c, nil
 }
@@ -135,6 +136,10 @@ func (c *calls) receipt(ctx context.Context) (*audit.PlacedReceipt, error) {
 	if err := current(ctx, c.verifier.cfg.Witness.Receipts); err != nil {
 		return nil, err
 	}
+	if p, err = c.read(ctx); p != nil || err != nil || !c.skipped {
+		return p, err
+	}
+	c.next, c.skipped, c.receipts = 1, false, nil // an earlier call may have passed later than this one
 	return c.read(ctx)
 }
 

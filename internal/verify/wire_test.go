@@ -368,6 +368,31 @@ func TestLateReceipt(t *testing.T) {
 	}
 }
 
+// TestReceiptsOutOfOrder: the receipt of a call may stand before that of an earlier one, which a verifier that starts in
+// between must not take for absent.
+func TestReceiptsOutOfOrder(t *testing.T) {
+	b := newBench(t)
+	w := b.witness()
+	s := newSession(1)
+	b.putObjects(s)
+	calls := audittest.Of("", s.log).Calls()
+	for _, call := range slices.Backward(calls) {
+		w.saw(s.id, call.Seq, call.Body.(*events.LLMStream).Body, nil)
+	}
+	for more := true; more; {
+		more = b.write(s, 1)
+		v, kill := b.start(w.config())
+		b.until("the end of the log", func() bool { st := v.Status(); return st.Lag == 0 && st.Sessions == 1 && !st.Swept.IsZero() })
+		kill()
+	}
+	_, kill := b.start(w.config())
+	defer kill()
+	b.until("all verdicts", func() bool { return b.complete(s) })
+	if got := b.wires(s.id); got == "" || strings.Contains(got, "mismatch") {
+		t.Errorf("wire verdicts %s", got)
+	}
+}
+
 // TestWitnessFromNowOn: what was checked before there was a witness needs none; what comes then does.
 func TestWitnessFromNowOn(t *testing.T) {
 	b := newBench(t)
