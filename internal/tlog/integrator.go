@@ -94,6 +94,7 @@ type Integrator struct {
 	recheckAt uint64  // the leaf that is compared next
 	due       float64 // how many could have been compared since the last time
 	passed    bool    // all leaves have been compared since the start
+	suspect   bool    // the last comparison of older places went wrong
 }
 
 // New returns an integrator, which does nothing until it is run. Its metrics are in the registry.
@@ -261,10 +262,7 @@ func (i *Integrator) turn(ctx context.Context) {
 	if i.failed != nil {
 		return
 	}
-	err := i.forward(ctx)
-	if err == nil {
-		err = i.recheck(ctx)
-	}
+	err := i.compare(ctx)
 	switch {
 	case ctx.Err() != nil:
 		return
@@ -293,6 +291,23 @@ func (i *Integrator) turn(ctx context.Context) {
 		i.told = err.Error()
 		i.cfg.Log.WarnContext(ctx, "the transparency log was not brought forward: trying again", slog.Any("error", err))
 	}
+}
+
+// compare brings the log forward and looks at older places. When these were not as they should be, nothing is signed before
+// they are.
+func (i *Integrator) compare(ctx context.Context) error {
+	if i.suspect {
+		if err := i.recheck(ctx); err != nil {
+			return err
+		}
+		i.suspect = false
+	}
+	if err := i.forward(ctx); err != nil {
+		return err
+	}
+	err := i.recheck(ctx)
+	i.suspect = err != nil
+	return err
 }
 
 // isFinal reports whether the log's own files are not what was signed.
