@@ -209,6 +209,7 @@ func TestSmuggled(t *testing.T) {
 		mu.Unlock()
 		switch r.URL.Path {
 		case "/early":
+			_ = http.NewResponseController(w).EnableFullDuplex() // otherwise the rest is read first
 			w.WriteHeader(http.StatusRequestEntityTooLarge)
 		case "/late":
 			_, _ = io.Copy(io.Discard, r.Body)
