@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"iter"
 	"slices"
 
 	"github.com/refold-dev/refold/internal/jetstream"
@@ -69,19 +68,8 @@ func snapshot(ctx context.Context, log eventlog.Log, check *audit.LogCheck) erro
 	since := func(seq uint64) bool { return seq > check.Last && seq <= now }
 	check.Receipts = slices.DeleteFunc(check.Receipts, func(p audit.PlacedReceipt) bool { return since(p.Receipt.Seq) })
 	check.Prior = slices.DeleteFunc(check.Prior, func(v audit.Verdict) bool { return since(v.Seq) })
-	check.Messages = upTo(check.Messages, check.Last)
+	check.Messages = eventlog.UpTo(check.Messages, check.Last)
 	return nil
-}
-
-// upTo yields the messages up to the sequence.
-func upTo(messages iter.Seq2[eventlog.Message, error], last uint64) iter.Seq2[eventlog.Message, error] {
-	return func(yield func(eventlog.Message, error) bool) {
-		for m, err := range messages {
-			if err == nil && m.Seq > last || !yield(m, err) {
-				return
-			}
-		}
-	}
 }
 
 // digests words how the bodies that a verdict on a call or a receipt is about compare: which are equal, and where they are not,

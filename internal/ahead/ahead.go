@@ -27,7 +27,8 @@ const (
 
 // Read is log.Read(ctx, from), with messages that are decoded already when there are many, which last, the last sequence
 // as far as it is known, tells. Messages and errors are the same. At most run*runs messages and one run for each goroutine
-// are held, and of their payloads 4 MiB and the one run that is being read, whose last payload may be of any size. When the iteration ends the goroutines have ended too.
+// are held, and of their payloads 4 MiB and the one run that is being read, whose last payload may be of any size. When the
+// iteration ends the goroutines have ended too.
 func Read(ctx context.Context, log eventlog.Log, from, last uint64) iter.Seq2[eventlog.Message, error] {
 	if last < from || last-from < fewest {
 		return log.Read(ctx, from)

@@ -139,7 +139,7 @@ func (f *Follower) hear(ctx context.Context) {
 			return
 		}
 		f.cfg.Log.WarnContext(ctx, "hints ended, sessions are found by sweeps meanwhile", slog.Any("error", err))
-		if !wait(ctx, f.backoff(failures)) {
+		if !Wait(ctx, f.backoff(failures)) {
 			return
 		}
 	}
@@ -223,7 +223,7 @@ func (f *Follower) sweepAll(ctx context.Context) {
 		if err != nil {
 			f.cfg.Log.WarnContext(ctx, "sweep not complete", slog.Any("error", err))
 		}
-		if !wait(ctx, f.cfg.Sweep) {
+		if !Wait(ctx, f.cfg.Sweep) {
 			return
 		}
 	}
@@ -340,8 +340,8 @@ func (f *Follower) backoff(failures int) time.Duration {
 	return d
 }
 
-// wait waits for d and reports false when ctx ended before.
-func wait(ctx context.Context, d time.Duration) bool {
+// Wait waits for d and reports false when ctx ended before.
+func Wait(ctx context.Context, d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
 	select {

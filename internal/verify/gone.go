@@ -31,7 +31,7 @@ func newAbsences(v *Verifier) *absences {
 
 // run looks behind every complete sweep until ctx ends.
 func (a *absences) run(ctx context.Context) {
-	for pause(ctx, a.verifier.cfg.Sweep) {
+	for follow.Wait(ctx, a.verifier.cfg.Sweep) {
 		if err := a.look(ctx); err != nil && ctx.Err() == nil {
 			a.verifier.cfg.Log.WarnContext(ctx, "look for sessions that are gone not complete, it is made again", slog.Any("error", err))
 		}

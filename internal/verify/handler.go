@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"iter"
 	"log/slog"
 
 	"github.com/refold-dev/refold/internal/ahead"
@@ -367,7 +366,7 @@ func (h *handler) checkCold(ctx context.Context) error {
 		return fmt.Errorf("cold check: %w", err)
 	}
 	check := audit.LogCheck{
-		Session: h.session, Messages: upTo(ahead.Read(ctx, log, 1, h.checker.Seq()), h.checker.Seq()), Last: h.checker.Seq(),
+		Session: h.session, Messages: eventlog.UpTo(ahead.Read(ctx, log, 1, h.checker.Seq()), h.checker.Seq()), Last: h.checker.Seq(),
 		Objects: audit.FromStore(h.verifier.cfg.Objects),
 	}
 	newest := &h.published.verdict // another verifier's may be further on
@@ -405,15 +404,4 @@ func (h *handler) checkCold(ctx context.Context) error {
 	}
 	h.unsentSeq = h.checker.Seq()
 	return h.flush(ctx)
-}
-
-// upTo yields the messages up to the sequence.
-func upTo(messages iter.Seq2[eventlog.Message, error], last uint64) iter.Seq2[eventlog.Message, error] {
-	return func(yield func(eventlog.Message, error) bool) {
-		for m, err := range messages {
-			if err == nil && m.Seq > last || !yield(m, err) || err == nil && m.Seq == last {
-				return
-			}
-		}
-	}
 }

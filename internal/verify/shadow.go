@@ -73,7 +73,7 @@ func (h *handler) compareFolds(ctx context.Context, last uint64) (seq uint64, di
 	}
 	var list []events.Event
 	var requests []int
-	for m, err := range upTo(log.Read(ctx, 1), last) {
+	for m, err := range eventlog.UpTo(log.Read(ctx, 1), last) {
 		if errors.Is(err, eventlog.ErrGap) || errors.Is(err, eventlog.ErrCorrupt) {
 			return 0, "", nil
 		}

@@ -7,8 +7,8 @@ import (
 	"log/slog"
 	"maps"
 	"slices"
-	"time"
 
+	"github.com/refold-dev/refold/internal/follow"
 	"github.com/refold-dev/refold/internal/jetstream"
 	"github.com/refold-dev/refold/pkg/audit"
 	"github.com/refold-dev/refold/pkg/eventlog"
@@ -68,7 +68,7 @@ func (s *strays) run(ctx context.Context) {
 			s.verifier.metrics.retries.WithLabelValues(causeWitness).Inc()
 			s.verifier.cfg.Log.WarnContext(ctx, "look at the receipts not complete, it is made again", slog.Any("error", err))
 		}
-		if !pause(ctx, s.verifier.cfg.Sweep) {
+		if !follow.Wait(ctx, s.verifier.cfg.Sweep) {
 			return
 		}
 	}
@@ -496,16 +496,4 @@ func (v *Verifier) sign(found *audit.Verdict) error {
 	}
 	found.Time = max(v.cfg.Clock().UnixMilli(), 0)
 	return v.cfg.Key.Sign(found)
-}
-
-// pause waits for d and reports false when ctx ended before.
-func pause(ctx context.Context, d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-timer.C:
-		return true
-	}
 }

@@ -1,11 +1,8 @@
 package audit
 
 import (
-	"bytes"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"strconv"
 
 	"github.com/refold-dev/refold/pkg/events"
 )
@@ -74,51 +71,14 @@ func (r *Receipt) Encode() ([]byte, error) {
 	if err := r.check(); err != nil {
 		return nil, err
 	}
-	b := r.appendUnsigned(nil)
-	if len(r.Signature) > 0 {
-		b = append(b[:len(b)-1], `,"signature":"`...)
-		b = appendHex(b, r.Signature)
-		b = append(b, `"}`...)
-	}
-	if len(b) > MaxReceiptBytes {
-		return nil, fmt.Errorf("%w: %d bytes, at most %d", ErrReceipt, len(b), MaxReceiptBytes)
-	}
-	return b, nil
+	return withSignature(r.appendUnsigned(nil), r.Signature, MaxReceiptBytes, ErrReceipt)
 }
 
 // DecodeReceipt reads what [Receipt.Encode] wrote and accepts no other bytes. It does not check the signature: see
 // [Receipt.Verify]. The error wraps [ErrReceipt].
 func DecodeReceipt(b []byte) (Receipt, error) {
-	if len(b) > MaxReceiptBytes {
-		return Receipt{}, fmt.Errorf("%w: %d bytes, at most %d", ErrReceipt, len(b), MaxReceiptBytes)
-	}
 	var w receiptJSON
-	if err := json.Unmarshal(b, &w); err != nil {
-		return Receipt{}, fmt.Errorf("%w: %w", ErrReceipt, err)
-	}
-	if w.V != ReceiptVersion {
-		return Receipt{}, fmt.Errorf("%w: format %d, this reader knows %d", ErrReceipt, w.V, ReceiptVersion)
-	}
-	r := Receipt{
-		Kind: w.Kind, Call: w.Call, Session: w.Session, Seq: w.Seq, Method: w.Method, Target: w.Target, Status: w.Status,
-		Complete: w.Complete, Time: w.Time, Witness: w.Witness,
-	}
-	var errs [2]error
-	r.Body, errs[0] = w.Body.digest()
-	if w.Signature != "" {
-		r.Signature, errs[1] = parseHex(w.Signature)
-	}
-	if err := errors.Join(errs[:]...); err != nil {
-		return Receipt{}, fmt.Errorf("%w: %w", ErrReceipt, err)
-	}
-	again, err := r.Encode()
-	if err != nil {
-		return Receipt{}, err
-	}
-	if !bytes.Equal(again, b) {
-		return Receipt{}, fmt.Errorf("%w: not in canonical form", ErrReceipt)
-	}
-	return r, nil
+	return decodeCanonical(b, MaxReceiptBytes, ErrReceipt, &w, w.receipt)
 }
 
 // check holds the rules between the fields.
@@ -151,39 +111,24 @@ func (r *Receipt) check() error {
 
 // appendUnsigned appends the canonical JSON without the signature.
 func (r *Receipt) appendUnsigned(b []byte) []byte {
-	text := func(name, s string) {
-		if s != "" {
-			b = append(append(append(b, `,"`...), name...), `":`...)
-			b = events.AppendQuote(b, s)
-		}
-	}
-	b = append(b, `{"v":`...)
-	b = strconv.AppendInt(b, ReceiptVersion, 10)
-	text("kind", string(r.Kind))
-	text("call", string(r.Call))
-	text("session", string(r.Session))
+	c := newCanonical(b, ReceiptVersion)
+	c.text("kind", string(r.Kind))
+	c.text("call", string(r.Call))
+	c.text("session", string(r.Session))
 	if r.Seq != 0 {
-		b = append(b, `,"seq":`...)
-		b = strconv.AppendUint(b, r.Seq, 10)
+		c.count("seq", r.Seq)
 	}
-	text("method", r.Method)
-	text("target", r.Target)
-	b = append(b, `,"body":{"bytes":`...)
-	b = strconv.AppendInt(b, r.Body.Bytes, 10)
-	b = append(b, `,"sha256":"`...)
-	b = appendHex(b, r.Body.SHA256[:])
-	b = append(b, `"}`...)
-	if r.Status != 0 {
-		b = append(b, `,"status":`...)
-		b = strconv.AppendInt(b, r.Status, 10)
-	}
+	c.text("method", r.Method)
+	c.text("target", r.Target)
+	c.digest("body", r.Body)
+	c.nonzero("status", r.Status)
 	if r.Complete {
-		b = append(b, `,"complete":true`...)
+		c.name("complete")
+		c = append(c, "true"...)
 	}
-	b = append(b, `,"time":`...)
-	b = strconv.AppendInt(b, r.Time, 10)
-	text("witness", r.Witness)
-	return append(b, '}')
+	c.number("time", r.Time)
+	c.text("witness", r.Witness)
+	return c.end()
 }
 
 // receiptJSON is a receipt as the JSON decoder sees it. Its order of fields does not matter: see DecodeReceipt.
@@ -201,6 +146,22 @@ type receiptJSON struct {
 	Time      int64       `json:"time"`
 	Witness   string      `json:"witness"`
 	Signature string      `json:"signature"`
+}
+
+func (w *receiptJSON) receipt() (Receipt, error) {
+	if err := knows(w.V, ReceiptVersion); err != nil {
+		return Receipt{}, err
+	}
+	r := Receipt{
+		Kind: w.Kind, Call: w.Call, Session: w.Session, Seq: w.Seq, Method: w.Method, Target: w.Target, Status: w.Status,
+		Complete: w.Complete, Time: w.Time, Witness: w.Witness,
+	}
+	var errs [2]error
+	r.Body, errs[0] = w.Body.digest()
+	if w.Signature != "" {
+		r.Signature, errs[1] = parseHex(w.Signature)
+	}
+	return r, errors.Join(errs[:]...)
 }
 
 // SignReceipt sets r's witness and signature.

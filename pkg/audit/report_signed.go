@@ -120,6 +120,9 @@ func (w *walk) compareSigned() {
 // has not, is added to the report.
 func (c *comparison) agrees(p *signedVerdict) bool {
 	own, ok := c.own[subjectOf(&p.Verdict)]
+	if p.Result == Match && p.Chain == (events.Hash{}) {
+		return c.contradicts(p, "it names no payload")
+	}
 	held := p.held || ok && p.Result == BrokenChain && p.Chain == own.Chain
 	// Whether something of the kind stands there is known where the log was read, is whole, and is what was signed.
 	known := p.Seq <= c.walk.report.Last && (c.broken == 0 || p.Seq < c.broken) && !p.gone
@@ -157,10 +160,9 @@ func (c *comparison) request(p *signedVerdict, own *Verdict) bool {
 	case p.gone: // the rule "signed" has it
 		return false
 	case p.Chain != own.Chain: // it is about a payload that is not there any more, or names none
-		if p.Result == Match {
-			return c.contradicts(p, "it names no payload")
-		}
 		return c.takeOver(&p.Verdict)
+	case own.Result != BrokenChain && own.Rule != RuleEarlier && !sameRequest(&p.Verdict, own):
+		return c.contradicts(p, "its event, turn, step, attempt or codec is not that of the request")
 	case differ(p.Recorded, own.Recorded):
 		return c.contradicts(p, "it names another recorded body than the log: %s", p.Recorded.SHA256)
 	case differ(p.Rebuilt, own.Rebuilt):
@@ -179,6 +181,11 @@ func (c *comparison) request(p *signedVerdict, own *Verdict) bool {
 		c.takeOver(&p.Verdict)
 	}
 	return false
+}
+
+// sameRequest reports whether two verdicts name the same request of one event, whose message is in order.
+func sameRequest(a, b *Verdict) bool {
+	return a.Event == b.Event && a.Turn == b.Turn && a.Step == b.Step && a.Attempt == b.Attempt && a.Codec == b.Codec
 }
 
 // differ reports whether two digests are there and are not the same.

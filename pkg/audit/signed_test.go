@@ -72,6 +72,11 @@ func TestSigned(t *testing.T) {
 			v.Seq, v.Result, v.Rule = 1000, audit.BrokenChain, audit.RuleEarlier
 		}), audit.BrokenChain, audit.RuleEarlier, 1},
 		"a head where none is":   {changed(head, func(v *audit.Verdict) { v.Seq, v.Chain = 2, events.HashPayload(s.Messages[1].Payload) }), audit.Mismatch, audit.RuleVerdict, 1},
+		"a head behind the end":  {changed(head, func(v *audit.Verdict) { v.Seq, v.Chain = 9999, events.Hash{} }), audit.Mismatch, audit.RuleVerdict, 1},
+		"a match behind the end": {changed(request, func(v *audit.Verdict) { v.Seq, v.Chain = 9999, events.Hash{} }), audit.Mismatch, audit.RuleVerdict, 1},
+		"another codec":          {changed(request, func(v *audit.Verdict) { v.Codec = "other-chat/1" }), audit.Mismatch, audit.RuleVerdict, 1},
+		"another step":           {changed(request, func(v *audit.Verdict) { v.Step++ }), audit.Mismatch, audit.RuleVerdict, 1},
+		"another event's ID":     {changed(request, func(v *audit.Verdict) { v.Event = honest[head].Event }), audit.Mismatch, audit.RuleVerdict, 1},
 		"a request less":         {func() []audit.Verdict { return slices.Delete(slices.Clone(honest), request, request+1) }, audit.Mismatch, audit.RuleSilent, 1},
 		"that the log is gone":   {added(audit.BrokenChain, audit.RuleGone, audit.KindLog), audit.BrokenChain, audit.RuleGone, 0},
 		"that it was cold":       {added(audit.Mismatch, audit.RuleCold, audit.KindLog), audit.Mismatch, audit.RuleCold, 0},

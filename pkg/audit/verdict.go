@@ -1,8 +1,6 @@
 package audit
 
 import (
-	"bytes"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"strconv"
@@ -70,43 +68,14 @@ func (v *Verdict) Encode() ([]byte, error) {
 	if err := v.check(); err != nil {
 		return nil, err
 	}
-	b := v.appendUnsigned(nil)
-	if len(v.Signature) > 0 {
-		b = append(b[:len(b)-1], `,"signature":"`...)
-		b = appendHex(b, v.Signature)
-		b = append(b, `"}`...)
-	}
-	if len(b) > MaxVerdictBytes {
-		return nil, fmt.Errorf("%w: %d bytes, at most %d", ErrVerdict, len(b), MaxVerdictBytes)
-	}
-	return b, nil
+	return withSignature(v.appendUnsigned(nil), v.Signature, MaxVerdictBytes, ErrVerdict)
 }
 
 // DecodeVerdict reads what [Verdict.Encode] wrote and accepts no other bytes. It does not check the signature: see
 // [Verdict.Verify]. The error wraps [ErrVerdict].
 func DecodeVerdict(b []byte) (Verdict, error) {
-	if len(b) > MaxVerdictBytes {
-		return Verdict{}, fmt.Errorf("%w: %d bytes, at most %d", ErrVerdict, len(b), MaxVerdictBytes)
-	}
 	var w verdictJSON
-	if err := json.Unmarshal(b, &w); err != nil {
-		return Verdict{}, fmt.Errorf("%w: %w", ErrVerdict, err)
-	}
-	if w.V != VerdictVersion {
-		return Verdict{}, fmt.Errorf("%w: format %d, this reader knows %d", ErrVerdict, w.V, VerdictVersion)
-	}
-	v, err := w.verdict()
-	if err != nil {
-		return Verdict{}, fmt.Errorf("%w: %w", ErrVerdict, err)
-	}
-	again, err := v.Encode()
-	if err != nil {
-		return Verdict{}, err
-	}
-	if !bytes.Equal(again, b) {
-		return Verdict{}, fmt.Errorf("%w: not in canonical form", ErrVerdict)
-	}
-	return v, nil
+	return decodeCanonical(b, MaxVerdictBytes, ErrVerdict, &w, w.verdict)
 }
 
 // check holds the rules between the fields.
@@ -148,58 +117,34 @@ func (v *Verdict) check() error {
 
 // appendUnsigned appends the canonical JSON without the signature.
 func (v *Verdict) appendUnsigned(b []byte) []byte {
-	text := func(name, s string) {
-		if s != "" {
-			b = append(append(append(b, `,"`...), name...), `":`...)
-			b = events.AppendQuote(b, s)
-		}
-	}
-	number := func(name string, n int64, always bool) {
-		if n != 0 || always {
-			b = append(append(append(b, `,"`...), name...), `":`...)
-			b = strconv.AppendInt(b, n, 10)
-		}
-	}
-	digest := func(name string, d events.BodyDigest) {
-		if d != (events.BodyDigest{}) {
-			b = append(append(append(b, `,"`...), name...), `":{"bytes":`...)
-			b = strconv.AppendInt(b, d.Bytes, 10)
-			b = append(b, `,"sha256":"`...)
-			b = appendHex(b, d.SHA256[:])
-			b = append(b, `"}`...)
-		}
-	}
-	b = append(b, `{"v":`...)
-	b = strconv.AppendInt(b, VerdictVersion, 10)
-	text("kind", string(v.Kind))
-	text("session", string(v.Session))
-	b = append(b, `,"seq":`...)
-	b = strconv.AppendUint(b, v.Seq, 10)
-	text("event", string(v.Event))
+	c := newCanonical(b, VerdictVersion)
+	c.text("kind", string(v.Kind))
+	c.text("session", string(v.Session))
+	c.count("seq", v.Seq)
+	c.text("event", string(v.Event))
 	if v.Chain != (events.Hash{}) {
-		text("chain", v.Chain.String())
+		c.text("chain", v.Chain.String())
 	}
-	number("turn", v.Turn, false)
-	number("step", v.Step, false)
-	number("attempt", v.Attempt, false)
-	text("result", string(v.Result))
-	text("codec", v.Codec)
-	digest("recorded", v.Recorded)
-	digest("rebuilt", v.Rebuilt)
-	digest("wire", v.Wire)
+	c.nonzero("turn", v.Turn)
+	c.nonzero("step", v.Step)
+	c.nonzero("attempt", v.Attempt)
+	c.text("result", string(v.Result))
+	c.text("codec", v.Codec)
+	c.digest("recorded", v.Recorded)
+	c.digest("rebuilt", v.Rebuilt)
+	c.digest("wire", v.Wire)
 	if v.Receipt != 0 {
-		b = append(b, `,"receipt":`...)
-		b = strconv.AppendUint(b, v.Receipt, 10)
+		c.count("receipt", v.Receipt)
 	}
-	text("rule", v.Rule)
-	text("reason", v.Reason)
+	c.text("rule", v.Rule)
+	c.text("reason", v.Reason)
 	if v.Located {
-		number("offset", v.Offset, true)
-		text("pointer", v.Pointer)
+		c.number("offset", v.Offset)
+		c.text("pointer", v.Pointer)
 	}
-	number("time", v.Time, true)
-	text("verifier", v.Verifier)
-	return append(b, '}')
+	c.number("time", v.Time)
+	c.text("verifier", v.Verifier)
+	return c.end()
 }
 
 // verdictJSON is a verdict as the JSON decoder sees it. Its order of fields does not matter: see DecodeVerdict.
@@ -242,6 +187,9 @@ func (d digestJSON) digest() (events.BodyDigest, error) {
 }
 
 func (w *verdictJSON) verdict() (Verdict, error) {
+	if err := knows(w.V, VerdictVersion); err != nil {
+		return Verdict{}, err
+	}
 	v := Verdict{
 		Kind: w.Kind, Session: w.Session, Seq: w.Seq, Event: w.Event, Turn: w.Turn, Step: w.Step, Attempt: w.Attempt,
 		Result: w.Result, Codec: w.Codec, Receipt: w.Receipt, Rule: w.Rule, Reason: w.Reason, Pointer: w.Pointer, Time: w.Time,

@@ -114,3 +114,14 @@ type Info struct {
 	Bytes    uint64    // what they take in storage, about
 	LastTime time.Time // when the last was stored, zero when there is none
 }
+
+// UpTo yields the messages up to the sequence last, and an error that comes before it. It does not read on behind that.
+func UpTo(messages iter.Seq2[Message, error], last uint64) iter.Seq2[Message, error] {
+	return func(yield func(Message, error) bool) {
+		for m, err := range messages {
+			if err == nil && m.Seq > last || !yield(m, err) || err == nil && m.Seq == last {
+				return
+			}
+		}
+	}
+}

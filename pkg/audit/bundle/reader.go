@@ -74,7 +74,7 @@ func (b *Reader) index(c *cursor, e *entry) error {
 		case sectionEnd:
 			b.end, err = decodeEnd(content)
 		default:
-			b.checkpoint = content
+			b.checkpoint = append([]byte{}, content...) // not nil: one without bytes is there, and is none
 		}
 		if err != nil {
 			return e.wrong("%v", err)

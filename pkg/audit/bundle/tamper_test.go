@@ -164,8 +164,9 @@ func TestTampered(t *testing.T) {
 		"a forged checkpoint": {func(_ *testing.T, k *kit) {
 			k.point = bytes.Replace(k.point, []byte("\n"), []byte(".evil\n"), 1)
 		}, bundle.RuleCheckpoint, audit.Mismatch},
-		"no checkpoint":     {func(_ *testing.T, k *kit) { k.point = []byte("no checkpoint") }, bundle.RuleCheckpoint, audit.Mismatch},
-		"a checkpoint less": {func(_ *testing.T, k *kit) { k.point, k.proofs = nil, nil }, bundle.RuleCheckpoint, audit.CouldNotCheck},
+		"no checkpoint":       {func(_ *testing.T, k *kit) { k.point = []byte("no checkpoint") }, bundle.RuleCheckpoint, audit.Mismatch},
+		"an empty checkpoint": {func(_ *testing.T, k *kit) { k.point = []byte{} }, bundle.RuleCheckpoint, audit.Mismatch},
+		"a checkpoint less":   {func(_ *testing.T, k *kit) { k.point, k.proofs = nil, nil }, bundle.RuleCheckpoint, audit.CouldNotCheck},
 		"a proof of another": {func(_ *testing.T, k *kit) {
 			k.proofs[0].Hashes, k.proofs[1].Hashes = k.proofs[1].Hashes, k.proofs[0].Hashes
 		}, bundle.RuleInclusion, audit.Mismatch},
