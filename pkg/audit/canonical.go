@@ -56,7 +56,7 @@ func (c *canonical) digest(name string, d events.BodyDigest) {
 	*c = append(appendHex(*c, d.SHA256[:]), `"}`...)
 }
 
-func (c canonical) end() []byte { return append(c, '}') }
+func (c *canonical) end() []byte { return append(*c, '}') }
 
 // withSignature puts the signature, if there is one, at the end of what it is over, and holds the limit. The error wraps
 // invalid.
