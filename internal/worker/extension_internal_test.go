@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -103,6 +104,26 @@ func TestPreStepRejects(t *testing.T) {
 	k.want(
 		"turn 1", "dropped inject 1", "dropped prompt 2", "turn end blocked not allowed",
 		"turn 2", "step 1", "prompt good", "header initial high", "call loop 1", "answer stop Fine.", "step end", "turn end completed",
+	)
+}
+
+// TestPreStepRejectsAgain rejects a step that a dead worker had begun: the prompt behind those that were dropped does not enter
+// it in their place, but has a turn of its own.
+func TestPreStepRejectsAgain(t *testing.T) {
+	r := newRig(t, chatty())
+	r.cfg.Extensions.PreStep = []PreStep{&guard{name: "no", pre: func(_ Point, claimed []events.Input) (Entry, error) {
+		bad := slices.ContainsFunc(claimed, func(in events.Input) bool { return in.Content[0].Text == "bad" })
+		return Entry{Reject: map[bool]string{true: "not allowed"}[bad]}, nil
+	}}}
+	k := r.talk()
+	k.prompt("one")
+	k.prompt("two")
+	k.crash(1, is[*events.StepStart])
+	k.say(events.InputSteer, "bad")
+	k.rest()
+	k.want(
+		"turn 1", "step 1", "claimed takeover", "dropped steer 3", "dropped prompt 1", "step end", "turn end error EXTENSION",
+		"turn 2", "step 1", "prompt two", "header initial high", "call loop 1", "answer stop Fine.", "step end", "turn end completed",
 	)
 }
 

@@ -87,7 +87,7 @@ func (l *loop) askAgain(ctx context.Context, turn, step int64, batch []*input) e
 		}
 	}
 	f := clipFailure(events.Failure{Code: events.FailureExtension, Message: cause})
-	l.refusal = &f
+	l.refusal, l.entered = &f, true // nobody was asked about the prompt behind the dropped one
 	return nil
 }
 
