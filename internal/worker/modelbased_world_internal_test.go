@@ -161,8 +161,8 @@ func (w *world) rounds(rounds [][]deed) {
 	for i, deeds := range rounds {
 		w.do(deeds)
 		for lives, rested := 0, false; !rested; lives++ {
-			rested = w.live()
-			known := len(w.box.all())
+			var known int
+			known, rested = w.live()
 			w.serving.Wait() // what happens late is for the next worker
 			rested = rested && len(w.box.all()) == known
 			if len(w.bad) > 0 {
@@ -174,7 +174,7 @@ func (w *world) rounds(rounds [][]deed) {
 			}
 		}
 		before := w.last()
-		if rested := w.live(); !rested || w.last() != before {
+		if _, rested := w.live(); !rested || w.last() != before {
 			w.violate("round %d: at rest, and a new worker appends %d events (at rest again: %t)", i+1, w.last()-before, rested)
 		}
 		w.check()
@@ -205,8 +205,8 @@ type life struct {
 	shared atomic.Bool // another worker had the session at the same time
 }
 
-// live gives the session to a new worker and reports whether that came to rest.
-func (w *world) live() bool {
+// live gives the session to a new worker and reports whether that came to rest, and how many inputs there were then.
+func (w *world) live() (known int, rested bool) {
 	ctx, cancel := context.WithCancel(w.ctx)
 	defer cancel()
 	me := &life{cancel: cancel}
@@ -215,7 +215,7 @@ func (w *world) live() bool {
 	log, err := w.logs.Open(ctx, w.id)
 	if err != nil {
 		w.violate("%v", err)
-		return true
+		return 0, true
 	}
 	cfg := w.cfg
 	cfg.Instance = w.newID()
@@ -226,8 +226,9 @@ func (w *world) live() bool {
 		if err = l.rest(ctx); err != nil {
 			break
 		}
-		if pass(settleTime); len(q.arrived) == 0 { // everybody else waits as well
-			return true
+		pass(settleTime) // everybody else waits as well
+		if known := len(w.box.all()); len(q.arrived) == 0 {
+			return known, true
 		}
 	}
 	switch {
@@ -237,7 +238,7 @@ func (w *world) live() bool {
 	default:
 		w.violate("a worker ended (killed or stopped %t, sharing the session %t): %v", me.over.Load(), me.shared.Load(), err)
 	}
-	return false
+	return 0, false
 }
 
 // enter and leave keep the list of the workers that have the session.
