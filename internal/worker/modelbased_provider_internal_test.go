@@ -29,6 +29,10 @@ const lateTime = 5 * time.Millisecond
 // settleTime is how long something takes after a deed: whoever it concerns has noticed by then.
 const settleTime = time.Microsecond
 
+// mostLeft is longer than anything that is left to itself goes on, such as a tool whose worker was killed: the bubble's clock
+// stands still when the plan is carried out.
+const mostLeft = time.Hour
+
 // serve answers a request as the plan says.
 func (w *world) serve(rw http.ResponseWriter, r *http.Request) {
 	session := r.Header.Get(provider.HeaderSession)

@@ -138,6 +138,9 @@ func (w *world) run() []string {
 		w.box.add(&events.Input{ID: w.newID(), Kind: events.InputFork, Open: true, Parent: events.ForkPoint{ID: parent, Seq: at}, Options: events.Options{System: "You are a fork."}}, 0)
 		w.rounds(w.plan.fork)
 	}
+	pass(mostLeft)
+	w.mu.Lock()
+	defer w.mu.Unlock()
 	if len(w.bad) > 0 {
 		w.bad = append(w.bad, w.story())
 	}
