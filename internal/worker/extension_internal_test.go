@@ -12,6 +12,7 @@ import (
 	"github.com/refold-dev/refold/internal/provider/simulator"
 	"github.com/refold-dev/refold/internal/tools"
 	"github.com/refold-dev/refold/pkg/events"
+	"github.com/refold-dev/refold/pkg/objects"
 )
 
 var errBroken = errors.New("broken")
@@ -319,6 +320,42 @@ func TestTurnStopping(t *testing.T) {
 		want = append(want, "header resume high")
 		k.want(append(want, stopped[10:]...)...)
 	}
+}
+
+// TestRefusedWhileStopping settles what comes while an extension is asked whether the turn goes on, before it asks about the next
+// step: an input that is refused is shown to none.
+func TestRefusedWhileStopping(t *testing.T) {
+	r := newRig(t, chatty())
+	k := r.talk()
+	looked := make(chan struct{})
+	k.q.looked = func(after uint64) {
+		if after == 3 {
+			k.q.looked = nil
+			close(looked)
+		}
+	}
+	r.cfg.Extensions.TurnStopping = []TurnStopping{&guard{name: "stop", stopping: func(at Point) (string, error) {
+		if at.Step > 1 {
+			return "", nil
+		}
+		refused := events.Block{Type: events.BlockText, Object: objects.Ref{Digest: objects.Sum([]byte("x")), Bytes: 1, MediaType: events.TextMediaType}}
+		k.tell(events.Input{Kind: events.InputInject, Content: []events.Block{refused}})
+		k.say(events.InputInject, "note")
+		<-looked
+		return "check", nil
+	}}}
+	r.cfg.Extensions.PreStep = []PreStep{&guard{name: "guard", pre: func(at Point, claimed []events.Input) (Entry, error) {
+		if at.Step == 2 && (len(claimed) != 1 || claimed[0].Content[0].Text != "note") {
+			t.Errorf("asked about %+v", claimed)
+		}
+		return Entry{}, nil
+	}}}
+	k.prompt("one")
+	k.rest()
+	k.want(
+		"turn 1", "step 1", "prompt one", "header initial high", "call loop 1", "answer stop Fine.", "step end", "dropped inject 2",
+		"step 2", "inject note", "plugin stop: check", "call loop 1", "answer stop Fine.", "step end", "turn end completed",
+	)
 }
 
 // TestTurnStoppingForgotten makes no call that has nothing to say, when another worker's extension lets the turn end.

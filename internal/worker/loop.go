@@ -307,6 +307,7 @@ func (l *loop) betweenSteps(ctx context.Context, turn, step int64) error {
 			return l.put(ctx, end)
 		}
 		l.goesOn = true
+		return nil // what came while extensions were asked is settled first
 	}
 	seen := l.seen
 	batch := l.batch(step == 0, seen)

@@ -114,6 +114,7 @@ type memoryQueue struct {
 	mu      sync.Mutex
 	inputs  []*input
 	arrived chan struct{}
+	looked  func(after uint64) // is told of each look, under mu
 }
 
 func newQueue(inputs ...*input) *memoryQueue {
@@ -133,6 +134,9 @@ func (q *memoryQueue) add(in *input) {
 func (q *memoryQueue) Next(_ context.Context, after uint64) (events.Input, uint64, error) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
+	if q.looked != nil {
+		q.looked(after)
+	}
 	for _, in := range q.inputs {
 		if in.seq > after {
 			return in.Input, in.seq, nil

@@ -215,7 +215,7 @@ func (w *world) live() (known int, rested bool) {
 	me := &life{cancel: cancel}
 	w.enter(me)
 	defer w.leave(me)
-	log, err := w.logs.Open(ctx, w.id)
+	log, err := w.logs.Open(w.ctx, w.id)
 	if err != nil {
 		w.violate("%v", err)
 		return 0, true
