@@ -4,6 +4,7 @@ package fleet
 
 import (
 	"context"
+	"encoding/json"
 	"log/slog"
 	"net/http/httptest"
 	"os"
@@ -34,9 +35,9 @@ const (
 	password = "secret"
 )
 
-// The users of the example configuration, in its order: those of the fleet's account, and those of the auditor's.
+// The users of the example configuration, in its order: the fleet's, and the auditor's.
 func fleetUsers() []string {
-	return []string{"operator", "client", "reader", "worker", "witness", "verifier", "projector"}
+	return []string{"operator", "inputs-operator", "records-operator", "client", "reader", "worker", "witness", "verifier", "projector"}
 }
 
 func auditUsers() []string {
@@ -126,6 +127,27 @@ func (f *Fleet) As(user string) *jetstream.Client {
 	return c
 }
 
+// Account returns what the server says of an account of the configuration.
+func (f *Fleet) Account(name string) *server.AccountInfo {
+	f.t.Helper()
+	conn, err := nats.Connect(f.URL("sys"))
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	defer conn.Close()
+	msg, err := conn.RequestWithContext(f.t.Context(), "$SYS.REQ.ACCOUNT."+name+".INFO", nil)
+	if err != nil {
+		f.t.Fatalf("account %s: %v", name, err)
+	}
+	var answer struct {
+		Data server.AccountInfo `json:"data"`
+	}
+	if err := json.Unmarshal(msg.Data, &answer); err != nil {
+		f.t.Fatalf("account %s: %v", name, err)
+	}
+	return &answer.Data
+}
+
 // Log returns a logger of the test's output.
 func (f *Fleet) Log() *slog.Logger {
 	return slog.New(slog.NewTextHandler(f.t.Output(), &slog.HandlerOptions{Level: slog.LevelWarn}))
@@ -212,6 +234,24 @@ func (f *Fleet) ensure(client *jetstream.Client, streams ...string) {
 	f.t.Helper()
 	if err := client.EnsureStreams(f.t.Context(), streams...); err != nil {
 		f.t.Fatal(err)
+	}
+}
+
+// Makers returns the users that make the shared streams, each with the names of its own. They are the only ones in the
+// accounts that hold the fleet's streams.
+func Makers() map[string][]string {
+	return map[string][]string{
+		"operator":         {jetstream.ObjectsStream},
+		"inputs-operator":  {jetstream.InboxStream},
+		"records-operator": {jetstream.VerdictsStream, jetstream.WitnessStream, jetstream.StepsStream},
+	}
+}
+
+// MakeStreams makes the shared streams.
+func (f *Fleet) MakeStreams() {
+	f.t.Helper()
+	for user, streams := range Makers() {
+		f.ensure(f.As(user), streams...)
 	}
 }
 

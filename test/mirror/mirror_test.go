@@ -23,12 +23,12 @@ import (
 	"github.com/refold-dev/refold/test/fleet"
 )
 
-// system is a fleet with an auditor's account beside it.
+// system is a fleet with an auditor's accounts beside it.
 type system struct {
 	*fleet.Fleet
 	t                           *testing.T
-	operator, client, reader    *jetstream.Client // in the fleet's account
-	auditor, mirrors, auditRead *jetstream.Client // in the auditor's
+	operator, client, reader    *jetstream.Client // the fleet's
+	auditor, mirrors, auditRead *jetstream.Client // the auditor's
 }
 
 func newSystem(t *testing.T, edit func(string) string) *system {
@@ -38,25 +38,24 @@ func newSystem(t *testing.T, edit func(string) string) *system {
 		Fleet: f, t: t, operator: f.As("operator"), client: f.As("client"), reader: f.As("reader"),
 		auditor: f.As("auditor"), mirrors: f.As("audit-mirror"), auditRead: f.As("audit-reader"),
 	}
-	if err := s.operator.EnsureStreams(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	f.MakeStreams()
 	if err := s.auditor.EnsureStreams(t.Context(), jetstream.VerdictsStream); err != nil {
 		t.Fatal(err)
 	}
 	return s
 }
 
-// withoutHints leaves the import of the fleet's hints out of the configuration.
+// withoutHints leaves the auditor's import of the fleet's hints out of the configuration.
 func withoutHints(text string) string {
 	const line = `{ stream: { account: FLEET, subject: "hint.>" } }`
-	if !strings.Contains(text, line) {
+	before, mirrors, ok := strings.Cut(text, "\n  AUDIT_MIRROR {\n")
+	if !ok || strings.Count(mirrors, line) != 1 {
 		panic("the configuration does not import hints")
 	}
-	return strings.ReplaceAll(text, line, "")
+	return before + "\n  AUDIT_MIRROR {\n" + strings.Replace(mirrors, line, "", 1)
 }
 
-// origin is what the example configuration calls the fleet's account in the auditor's.
+// origin is what the example configuration calls the fleet's accounts in the auditor's.
 func origin() jetstream.Origin { return jetstream.Origin{API: "fleet.api", Deliver: "fleet.deliver"} }
 
 // mirror runs a mirror as refold mirror does.
@@ -191,7 +190,7 @@ func TestHintsOfMirrors(t *testing.T) {
 	s.Work(s.Provider)
 	s.mirror(origin(), false)
 	id := program.NewID()
-	sub, err := s.mirrors.Hints().Subscribe(t.Context(), jetstream.Partition(id))
+	sub, err := s.As("audit-verifier").Hints().Subscribe(t.Context(), jetstream.Partition(id))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -432,6 +431,37 @@ func TestLaggingRecords(t *testing.T) {
 	}
 	if err := s.reader.Receipts().Current(t.Context()); err != nil {
 		t.Errorf("of the stream itself: %v", err)
+	}
+}
+
+// TestLargeStreams mirrors more at once than a server sends without being told that it has arrived.
+func TestLargeStreams(t *testing.T) {
+	const messages = 300
+	s := newSystem(t, nil)
+	large := make([]byte, 100_000)
+	for user, subject := range map[string]string{"witness": "witness." + string(program.NewID()) + ".request", "worker": "object.x.0"} {
+		js := s.streams(user)
+		for range messages {
+			if _, err := js.PublishAsync(subject, large); err != nil {
+				t.Fatal(err)
+			}
+		}
+		select {
+		case <-js.PublishAsyncComplete():
+		case <-t.Context().Done():
+			t.Fatal("no acknowledgements")
+		}
+	}
+	s.mirror(origin(), true)
+	here, err := s.mirrors.Mirrors(origin())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{jetstream.WitnessStream, jetstream.ObjectsStream} {
+		s.Until("a complete mirror of "+name, func() bool {
+			state, err := here.LookHere(t.Context(), name)
+			return err == nil && state.Last == messages
+		})
 	}
 }
 

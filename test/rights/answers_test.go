@@ -21,10 +21,7 @@ import (
 // and answer: nothing comes of it.
 func TestNoRightByAnswering(t *testing.T) {
 	f := fleet.Start(t, nil)
-	operator := f.As("operator")
-	if err := operator.EnsureStreams(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	f.MakeStreams()
 	fill(t, f)
 	before := stored(t, f)
 	refused := make(chan string, 1024)
@@ -101,19 +98,21 @@ func fill(t *testing.T, f *fleet.Fleet) {
 // stored returns how many messages each stream of the fleet's account holds.
 func stored(t *testing.T, f *fleet.Fleet) map[string]uint64 {
 	t.Helper()
-	conn := f.Dial("operator")
-	defer conn.Close()
-	js, err := natsjs.New(conn)
-	if err != nil {
-		t.Fatal(err)
-	}
 	out := make(map[string]uint64)
-	list := js.ListStreams(t.Context())
-	for info := range list.Info() {
-		out[info.Config.Name] = info.State.Msgs
-	}
-	if list.Err() != nil {
-		t.Fatal(list.Err())
+	for user := range fleet.Makers() {
+		conn := f.Dial(user)
+		defer conn.Close()
+		js, err := natsjs.New(conn)
+		if err != nil {
+			t.Fatal(err)
+		}
+		list := js.ListStreams(t.Context())
+		for info := range list.Info() {
+			out[info.Config.Name] = info.State.Msgs
+		}
+		if list.Err() != nil {
+			t.Fatal(list.Err())
+		}
 	}
 	return out
 }
@@ -151,9 +150,7 @@ func (s serving) Run(ctx context.Context) error {
 // another is told.
 func TestOnlyOnesOwnAnswers(t *testing.T) {
 	f := fleet.Start(t, nil)
-	if err := f.As("operator").EnsureStreams(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	f.MakeStreams()
 	if err := f.As("auditor").EnsureStreams(t.Context(), jetstream.VerdictsStream); err != nil {
 		t.Fatal(err)
 	}
@@ -200,33 +197,5 @@ func TestOnlyOnesOwnAnswers(t *testing.T) {
 		if n, _, err := sub.Pending(); err == nil && n > 0 {
 			t.Errorf("%d messages were heard on %s", n, sub.Subject)
 		}
-	}
-}
-
-// TestAnswersOfTheServer shows a limit of permissions: the server asks nobody whether whoever put a question may publish on the
-// subject that it names for the answer. So a reader gets an answer into VERDICTS, and, where it is an empty one that was stored,
-// as the request that deletes a stream. What is in an auditor's account stays.
-func TestAnswersOfTheServer(t *testing.T) {
-	f := fleet.Start(t, nil)
-	if err := f.As("operator").EnsureStreams(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	if err := f.As("auditor").EnsureStreams(t.Context(), jetstream.VerdictsStream); err != nil {
-		t.Fatal(err)
-	}
-	fill(t, f)
-	conn := f.Dial("reader")
-	defer conn.Close()
-	get := "$JS.API.DIRECT.GET." + jetstream.VerdictsStream + "."
-	if err := conn.PublishRequest(get+"verdict.nothing", "verdict."+someID, nil); err != nil {
-		t.Fatal(err)
-	}
-	f.Until("the answer in VERDICTS", func() bool { return stored(t, f)[jetstream.VerdictsStream] == 2 })
-	if err := conn.PublishRequest(get+"verdict."+someID, "$JS.API.STREAM.DELETE."+jetstream.StepsStream, nil); err != nil {
-		t.Fatal(err)
-	}
-	f.Until("the end of STEPS", func() bool { _, there := stored(t, f)[jetstream.StepsStream]; return !there })
-	if n := count(t, f.As("audit-reader").Verdicts(), someID); n != 0 {
-		t.Errorf("%d records came to the auditor's account", n)
 	}
 }
