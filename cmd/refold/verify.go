@@ -8,7 +8,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/refold-dev/refold/internal/ahead"
 	"github.com/refold-dev/refold/internal/jetstream"
 	"github.com/refold-dev/refold/internal/program"
 	"github.com/refold-dev/refold/pkg/audit"
@@ -110,7 +109,7 @@ func check(ctx context.Context, client *jetstream.Client, id events.ID, log even
 		unread = append(unread, others...)
 	}
 	check := audit.LogCheck{
-		Session: id, Messages: ahead.Read(ctx, log, 1, last), Last: last, Objects: audit.FromStore(client.Objects()),
+		Session: id, Messages: log.Read(ctx, 1), Last: last, Objects: audit.FromStore(client.Objects()),
 		Parents: audit.FromLogs(client.Logs()), Prior: prior, Trusted: f.trusted, Cold: f.cold, Receipts: seen, Witnesses: f.witnesses,
 	}
 	if len(f.witnesses) > 0 {

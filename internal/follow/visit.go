@@ -7,7 +7,6 @@ import (
 	"log/slog"
 	"time"
 
-	"github.com/refold-dev/refold/internal/ahead"
 	"github.com/refold-dev/refold/pkg/eventlog"
 )
 
@@ -82,7 +81,7 @@ func (f *Follower) visit(ctx context.Context, s *session) error {
 		}
 		return err
 	}
-	for m, err := range ahead.Read(ctx, s.log, s.next, s.asked) {
+	for m, err := range s.log.Read(ctx, s.next) {
 		if err != nil {
 			if errors.Is(err, eventlog.ErrGap) || errors.Is(err, eventlog.ErrCorrupt) {
 				return f.broken(ctx, s, err)

@@ -75,8 +75,9 @@ type reader struct {
 	sub   *nats.Subscription // where batches are received; nil when there is none yet
 	inbox chan *nats.Msg     // holds a whole batch, so that a slow receiver loses nothing
 
-	scan   *scan // nil: direct gets
-	noScan bool  // no consumer is to be had
+	scan   *scan  // nil: direct gets
+	noScan bool   // no consumer is to be had
+	asked  uint64 // the last sequence that the consumer was asked for
 }
 
 func (r *reader) subscribe() (err error) {
@@ -108,6 +109,7 @@ func (r *reader) scanning(ctx context.Context) bool {
 		if r.scan, err = r.client.newScan(ctx, r.stream, r.next); err != nil {
 			r.noScan = true // such as for lack of permission
 		}
+		r.asked = r.next - 1
 	}
 	return r.scan != nil
 }
@@ -131,13 +133,19 @@ func (r *reader) batch(ctx context.Context) (got, more bool, err error) {
 	return r.directBatch(ctx)
 }
 
-// scanBatch yields the next messages of the consumer. whole says that all came that were asked for, without a gap.
+// scanBatch yields the next messages of the consumer, half of what the inbox holds. The other half is asked for before they
+// have come, so that the server does not wait for the receiver. whole says that all came that were asked for, without a gap.
 func (r *reader) scanBatch(ctx context.Context) (more, whole bool) {
 	ctx, stop := r.client.watch(ctx, r.client.prefix+"CONSUMER.MSG.NEXT."+r.stream+"."+r.scan.name)
 	defer stop()
-	n := min(readBatch, r.last-r.next+1)
-	if err := r.scan.ask(r.sub.Subject, n); err != nil {
-		return true, false
+	const half = readBatch / 2
+	n := min(half, r.last-r.next+1)
+	for end := min(r.next-1+2*half, r.last); r.asked < end; {
+		ask := min(half, end-r.asked)
+		if err := r.scan.ask(r.sub.Subject, ask); err != nil {
+			return true, false
+		}
+		r.asked += ask
 	}
 	for range n {
 		var msg *nats.Msg

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"log/slog"
 
-	"github.com/refold-dev/refold/internal/ahead"
 	"github.com/refold-dev/refold/internal/follow"
 	"github.com/refold-dev/refold/internal/jetstream"
 	"github.com/refold-dev/refold/pkg/audit"
@@ -366,7 +365,7 @@ func (h *handler) checkCold(ctx context.Context) error {
 		return fmt.Errorf("cold check: %w", err)
 	}
 	check := audit.LogCheck{
-		Session: h.session, Messages: eventlog.UpTo(ahead.Read(ctx, log, 1, h.checker.Seq()), h.checker.Seq()), Last: h.checker.Seq(),
+		Session: h.session, Messages: eventlog.UpTo(log.Read(ctx, 1), h.checker.Seq()), Last: h.checker.Seq(),
 		Objects: audit.FromStore(h.verifier.cfg.Objects),
 	}
 	newest := &h.published.verdict // another verifier's may be further on

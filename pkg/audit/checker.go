@@ -51,6 +51,8 @@ type Checker struct {
 	ids    eventIDs // of all events so far
 	calls  calls    // that the log permits
 
+	decoder events.Decoder
+
 	withheld withheldState
 
 	fork      *fork                    // what the first event says of the parent, nil when there is nothing to look at

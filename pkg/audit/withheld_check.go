@@ -76,11 +76,11 @@ func (s *withheldState) objectWithheld(d objects.Digest) bool {
 // event decodes a message, with or without its content.
 func (c *Checker) event(m *eventlog.Message) (events.Event, error) {
 	if c.cfg.Withheld == nil {
-		return m.Event()
+		return m.Decode(&c.decoder)
 	}
 	commitment, ok := c.cfg.Withheld.commitment(m.Seq)
 	if !ok {
-		e, err := m.Event()
+		e, err := m.Decode(&c.decoder)
 		if err == nil {
 			err = c.cfg.Withheld.Withholding.whole(&e)
 		}

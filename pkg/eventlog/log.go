@@ -16,30 +16,19 @@ type Message struct {
 	ID      events.ID   // under which it was deduplicated; the payload's own ID must agree
 	Payload []byte      // the receiver's own
 	Stored  time.Time   // when the log stored it
-
-	ahead *ahead // what Decode has made of the payload
-}
-
-// ahead is an outcome of decoding.
-type ahead struct {
-	event events.Event
-	err   error
-}
-
-// Decode decodes the payload for the Event that is called later, which has little left to do then. It is for whoever reads
-// ahead of the receiver, in another goroutine. Nobody may change the payload from then on, and all Events share their body.
-func (m *Message) Decode(d *events.Decoder) {
-	e, err := d.Decode(m.Payload)
-	m.ahead = &ahead{e, err}
 }
 
 // Event decodes the payload and checks that the log and the payload say the same about sequence, ID and type, so that
-// a moved, copied or mislabelled message is detected. Errors are those of [events.Decode], or wrap [ErrCorrupt].
+// a moved, copied or mislabelled message is detected. The event's strings may live in the payload, which nobody may change
+// from then on. Errors are those of [events.Decode], or wrap [ErrCorrupt].
 func (m *Message) Event() (events.Event, error) {
-	if m.ahead != nil {
-		return m.checked(m.ahead.event, m.ahead.err)
-	}
-	e, err := events.Decode(m.Payload)
+	var d events.Decoder
+	return m.Decode(&d)
+}
+
+// Decode is [Message.Event] with the scratch memory of d.
+func (m *Message) Decode(d *events.Decoder) (events.Event, error) {
+	e, err := d.DecodeShared(m.Payload)
 	return m.checked(e, err)
 }
 

@@ -34,13 +34,17 @@ func TestDecoderIsDecode(t *testing.T) {
 			if !bytes.Equal(p, before) {
 				t.Fatal("Decode wrote to the payload")
 			}
-			got2, gotErr2 := d.DecodeOwned(p)
-			for _, err := range []error{gotErr, gotErr2} {
+			got2, gotErr2 := d.DecodeShared(p)
+			if !bytes.Equal(p, before) {
+				t.Fatal("DecodeShared wrote to the payload")
+			}
+			got3, gotErr3 := d.DecodeOwned(bytes.Clone(p))
+			for _, err := range []error{gotErr, gotErr2, gotErr3} {
 				if (err == nil) != (wantErr == nil) || err != nil && err.Error() != wantErr.Error() {
 					t.Fatalf("Decoder: %v, Decode: %v", err, wantErr)
 				}
 			}
-			want, got = append(want, want1, want1), append(got, got1, got2)
+			want, got = append(want, want1, want1, want1), append(got, got1, got2, got3)
 		}
 		if diff := cmp.Diff(want, got, cmp.AllowUnexported(events.Event{}), cmpopts.EquateEmpty()); diff != "" {
 			t.Fatalf("Decode and Decoder differ:\n%s", diff)

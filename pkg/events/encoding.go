@@ -44,6 +44,15 @@ func (d *Decoder) Decode(payload []byte) (Event, error) {
 	return d.DecodeOwned(bytes.Clone(payload))
 }
 
+// DecodeShared is [Decode] without the copy, where none is needed: the event's strings may live in payload, which nobody may
+// change from then on. It is not written to.
+func (d *Decoder) DecodeShared(payload []byte) (Event, error) {
+	if bytes.IndexByte(payload, '\\') >= 0 { // strings are unescaped in place
+		return d.Decode(payload)
+	}
+	return d.DecodeOwned(payload)
+}
+
 // DecodeOwned is [Decode] without the copy: the event's strings live in payload, and strings with escapes were
 // unescaped in place. The caller gives payload away and MUST NOT read or change it afterwards, whether or not the
 // call succeeds; a hash that is needed is taken by [Event.Hash].

@@ -16,7 +16,6 @@ import (
 
 	natsjs "github.com/nats-io/nats.go/jetstream"
 
-	"github.com/refold-dev/refold/internal/ahead"
 	"github.com/refold-dev/refold/internal/jetstream"
 	"github.com/refold-dev/refold/pkg/audit"
 	"github.com/refold-dev/refold/pkg/eventlog"
@@ -271,7 +270,7 @@ func (b *bench) consume(ctx context.Context) error {
 func (b *bench) verify(ctx context.Context) error {
 	return b.opened(ctx, func(log eventlog.Log) error {
 		report, err := audit.CheckLog(ctx, audit.LogCheck{
-			Session: b.session.State.ID(), Messages: ahead.Read(ctx, log, 1, b.session.Len()), Last: b.session.Len(),
+			Session: b.session.State.ID(), Messages: log.Read(ctx, 1), Last: b.session.Len(),
 			Objects: audit.FromStore(objects.NewMemory()),
 		})
 		switch {
