@@ -63,13 +63,17 @@ func (s *scan) close() {
 // delivered converts a message that a consumer handed out: the reply subject tells where it stands, as
 // $JS.ACK[.domain.account].stream.consumer.deliveries.sequence.delivery.time.pending[.token].
 func delivered(msg *nats.Msg) (rawMessage, error) {
-	tokens := strings.Split(msg.Reply, ".")
 	const short, long = 9, 11
+	var tokens [long + 1]string
+	n := 0
+	for rest, more := msg.Reply, true; more && n < len(tokens); n++ {
+		tokens[n], rest, more = strings.Cut(rest, ".")
+	}
 	at := 5 // of the sequence in the short form
-	if len(tokens) >= long {
+	if n >= long {
 		at += 2
 	}
-	if len(tokens) < short || tokens[0] != "$JS" || tokens[1] != "ACK" {
+	if n < short || tokens[0] != "$JS" || tokens[1] != "ACK" {
 		return rawMessage{}, fmt.Errorf("%w: a message without its place", eventlog.ErrUnavailable)
 	}
 	seq, err1 := strconv.ParseUint(tokens[at], 10, 64)

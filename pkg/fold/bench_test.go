@@ -14,10 +14,11 @@ const benchEvents = 25_000
 func BenchmarkFold(b *testing.B) {
 	l := foldtest.SessionLog(benchEvents, nil)
 	reportSize(b, l)
+	var d events.Decoder
 	for b.Loop() {
 		s := fold.New(foldtest.SessionID)
 		for _, payload := range l.Payloads {
-			e, err := events.Decode(payload)
+			e, err := d.DecodeShared(payload)
 			if err != nil {
 				b.Fatal(err)
 			}
@@ -33,9 +34,10 @@ func BenchmarkFold(b *testing.B) {
 func BenchmarkDecode(b *testing.B) {
 	l := foldtest.SessionLog(benchEvents, nil)
 	reportSize(b, l)
+	var d events.Decoder
 	for b.Loop() {
 		for _, payload := range l.Payloads {
-			if _, err := events.Decode(payload); err != nil {
+			if _, err := d.DecodeShared(payload); err != nil {
 				b.Fatal(err)
 			}
 		}
