@@ -4,11 +4,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"strings"
 
 	"github.com/spf13/cobra"
 
+	"github.com/refold-dev/refold/internal/files"
 	"github.com/refold-dev/refold/internal/program"
 	"github.com/refold-dev/refold/pkg/audit"
 	"github.com/refold-dev/refold/pkg/audit/bundle"
@@ -55,17 +55,11 @@ func newAudit(g *globals) *cobra.Command {
 }
 
 func auditFile(cmd *cobra.Command, name string, o *bundle.Options) (*bundle.Report, error) {
-	// Before it is opened: opening a FIFO waits for a writer.
-	info, err := os.Stat(name)
-	switch {
-	case err != nil:
-		return nil, errors.Unwrap(err) // the name stands before it
-	case info.IsDir():
-		return nil, errors.New("this is a directory: name a file that refold export wrote")
-	case !info.Mode().IsRegular():
-		return nil, errors.New("this is no regular file: write the bundle to one first, it is read more than once")
+	info, err := files.Regular(name)
+	if err != nil {
+		return nil, fmt.Errorf("%w: name a file that refold export wrote, it is read more than once", errors.Unwrap(err)) // the name stands before it
 	}
-	file, err := os.Open(name)
+	file, err := files.Open(name)
 	if err != nil {
 		return nil, errors.Unwrap(err)
 	}

@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/refold-dev/refold/internal/dsh"
+	"github.com/refold-dev/refold/internal/files"
 )
 
 func newRequests() *cobra.Command {
@@ -68,7 +69,7 @@ func (o *outsideFlags) translate(file string, cfg dsh.Config) (*dsh.Session, err
 			return nil, fmt.Errorf("--text-model and --image-model: both name %q: give it to one of them", model)
 		}
 	}
-	f, err := os.Open(file)
+	f, err := files.Open(file)
 	if err != nil {
 		return nil, fmt.Errorf("%w: give a session log of the reference system", err)
 	}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -12,6 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/refold-dev/refold/internal/files"
 	"github.com/refold-dev/refold/internal/images"
 	"github.com/refold-dev/refold/internal/jetstream"
 	"github.com/refold-dev/refold/internal/program"
@@ -24,23 +24,12 @@ import (
 const maxInputBytes = 32 << 20
 
 func readText(cmd *cobra.Command, path string) (string, error) {
-	r := cmd.InOrStdin()
-	if path != "-" {
-		f, err := os.Open(path)
-		if err != nil {
-			return "", err
-		}
-		defer f.Close() //nolint:errcheck // only read from
-		r = f
+	read := func() ([]byte, error) { return files.Read(path, maxInputBytes) }
+	if path == "-" {
+		read = func() ([]byte, error) { return files.ReadFrom(cmd.InOrStdin(), "standard input", maxInputBytes) }
 	}
-	b, err := io.ReadAll(io.LimitReader(r, maxInputBytes+1))
-	if err != nil {
-		return "", err
-	}
-	if len(b) > maxInputBytes {
-		return "", fmt.Errorf("%s is larger than %d bytes, the most that is read", path, maxInputBytes)
-	}
-	return events.TextFromBytes(b), nil
+	b, err := read()
+	return events.TextFromBytes(b), err
 }
 
 // messageFlags are the flags of a message for the model.
@@ -94,17 +83,9 @@ func (m *messageFlags) message(cmd *cobra.Command, args []string, in *events.Inp
 
 // readImage returns the block for an image file, and its bytes.
 func readImage(path string) (events.Block, []byte, error) {
-	f, err := os.Open(path)
+	data, err := files.Read(path, images.DefaultMaxBytes)
 	if err != nil {
 		return events.Block{}, nil, unwrapped(err)
-	}
-	defer f.Close() //nolint:errcheck // only read from
-	data, err := io.ReadAll(io.LimitReader(f, images.DefaultMaxBytes+1))
-	if err != nil {
-		return events.Block{}, nil, unwrapped(err)
-	}
-	if len(data) > images.DefaultMaxBytes {
-		return events.Block{}, nil, fmt.Errorf("the file is larger than %d bytes, the most that an image may have", images.DefaultMaxBytes)
 	}
 	info, err := images.Inspect(data, images.Limits{})
 	if err != nil {

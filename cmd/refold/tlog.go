@@ -4,13 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 	"strings"
 
 	"github.com/spf13/cobra"
 
+	"github.com/refold-dev/refold/internal/files"
 	"github.com/refold-dev/refold/internal/program"
 	"github.com/refold-dev/refold/internal/tlog"
 	translog "github.com/refold-dev/refold/pkg/tlog"
@@ -89,24 +89,10 @@ func (l *logFlags) source() (translog.Tiles, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%w: start refold dev, or give --log DIR or URL", err)
 	}
-	if key, err := readSmallFile(home.LogDir()+".key"+tlog.PublicSuffix, translog.MaxCheckpointBytes); err == nil && len(l.keys) == 0 {
+	if key, err := files.Read(home.LogDir()+".key"+tlog.PublicSuffix, translog.MaxCheckpointBytes); err == nil && len(l.keys) == 0 {
 		l.keys = []string{strings.TrimSpace(string(key))}
 	}
 	return dir, nil
-}
-
-// readSmallFile returns the bytes of a file that has at most limit.
-func readSmallFile(path string, limit int64) ([]byte, error) {
-	f, err := os.Open(path)
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close() //nolint:errcheck // it was only read
-	b, err := io.ReadAll(io.LimitReader(f, limit+1))
-	if err == nil && int64(len(b)) > limit {
-		err = fmt.Errorf("%s has more than %d bytes", path, limit)
-	}
-	return b, err
 }
 
 // open believes a signed checkpoint as far as the keys go, and warns when there is none.
@@ -182,7 +168,7 @@ func newTlogConsistency(l *logFlags) *cobra.Command {
 		Long: "Compares the newest checkpoint with an older one in a file, and prints the proof, one hash a line. The older one may be that\n" +
 			"of another log of the same verdicts: then both hold the same up to its size.",
 		RunE: l.run(func(cmd *cobra.Command, _ []string) error {
-			b, err := readSmallFile(from, translog.MaxCheckpointBytes)
+			b, err := files.Read(from, translog.MaxCheckpointBytes)
 			if err != nil {
 				return fmt.Errorf("--from: %w", err)
 			}

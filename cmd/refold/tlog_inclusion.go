@@ -11,6 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/refold-dev/refold/internal/files"
 	"github.com/refold-dev/refold/internal/program"
 	"github.com/refold-dev/refold/pkg/audit"
 	"github.com/refold-dev/refold/pkg/events"
@@ -156,7 +157,7 @@ func newTlogCheckInclusion(l *logFlags) *cobra.Command {
 			if err := signers.check(); err != nil {
 				return err
 			}
-			b, err := readSmallFile(args[0], translog.MaxProofBytes)
+			b, err := files.Read(args[0], translog.MaxProofBytes)
 			if err != nil {
 				return err
 			}
@@ -165,7 +166,7 @@ func newTlogCheckInclusion(l *logFlags) *cobra.Command {
 				return fmt.Errorf("%s: %w", args[0], err)
 			}
 			const longest = 64 << 20 // any message of a stream
-			payload, err := readSmallFile(entryFile, longest)
+			payload, err := files.Read(entryFile, longest)
 			if err != nil {
 				return fmt.Errorf("--entry: %w", err)
 			}

@@ -112,14 +112,15 @@ func check(ctx context.Context, client *jetstream.Client, id events.ID, log even
 		Session: id, Messages: log.Read(ctx, 1), Last: last, Objects: audit.FromStore(client.Objects()),
 		Parents: audit.FromLogs(client.Logs()), Prior: prior, Trusted: f.trusted, Cold: f.cold, Receipts: seen, Witnesses: f.witnesses,
 	}
+	var unknown []audit.Verdict
 	if len(f.witnesses) > 0 {
-		if err := snapshot(ctx, log, &check); err != nil {
+		if unknown, err = snapshot(ctx, log, &check); err != nil {
 			return nil, err
 		}
 	}
 	report, err := audit.CheckLog(ctx, check)
 	if err == nil {
-		report.Verdicts = slices.Concat(unread, report.Verdicts)
+		report.Verdicts = slices.Concat(unread, report.Verdicts, unknown)
 	}
 	return report, err
 }

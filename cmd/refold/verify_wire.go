@@ -53,23 +53,37 @@ func receipts(ctx context.Context, client *jetstream.Client, id events.ID) (all 
 
 // snapshot bounds the check of a log that may grow to its first events: those have their receipts when these are read
 // afterwards. What was read meanwhile about events that came since is left out, and what is about none stays.
-func snapshot(ctx context.Context, log eventlog.Log, check *audit.LogCheck) error {
-	if m, ok := log.(interface { // a mirror may be behind
+//
+// Of a mirror it may not be known which events there are behind its last one, because it is behind, or its origin does not answer
+// or has deleted the stream. Then it is checked as it is, no receipt is held against it that names a later event, and unknown
+// says what was not looked at.
+func snapshot(ctx context.Context, log eventlog.Log, check *audit.LogCheck) (unknown []audit.Verdict, err error) {
+	if m, ok := log.(interface {
 		Current(ctx context.Context) error
 	}); ok {
-		if err := m.Current(ctx); err != nil {
-			return err
-		}
+		err = m.Current(ctx)
+	}
+	if err != nil && (ctx.Err() != nil || !errors.Is(err, eventlog.ErrUnavailable)) {
+		return nil, err
+	}
+	behind := err != nil
+	if behind {
+		unknown = append(unknown, audit.Verdict{
+			Kind: audit.KindLog, Session: check.Session, Seq: check.Last + 1, Result: audit.CouldNotCheck,
+			Reason: audit.Reason(fmt.Sprintf("whether there are more events, and which receipts are theirs, is not known: %v", err)),
+		})
 	}
 	now, err := log.Last(ctx)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	since := func(seq uint64) bool { return seq > check.Last && seq <= now }
-	check.Receipts = slices.DeleteFunc(check.Receipts, func(p audit.PlacedReceipt) bool { return since(p.Receipt.Seq) })
+	check.Receipts = slices.DeleteFunc(check.Receipts, func(p audit.PlacedReceipt) bool {
+		return since(p.Receipt.Seq) || behind && p.Receipt.Seq > check.Last
+	})
 	check.Prior = slices.DeleteFunc(check.Prior, func(v audit.Verdict) bool { return since(v.Seq) })
 	check.Messages = eventlog.UpTo(check.Messages, check.Last)
-	return nil
+	return unknown, nil
 }
 
 // digests words how the bodies that a verdict on a call or a receipt is about compare: which are equal, and where they are not,

@@ -4,12 +4,14 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"iter"
 	"slices"
 	"strings"
 	"testing"
 
 	"github.com/refold-dev/refold/internal/jetstream"
+	"github.com/refold-dev/refold/internal/program"
 	"github.com/refold-dev/refold/pkg/audit"
 	"github.com/refold-dev/refold/pkg/audit/audittest"
 	"github.com/refold-dev/refold/pkg/eventlog"
@@ -80,8 +82,8 @@ func TestSnapshot(t *testing.T) {
 		check.Receipts = append(check.Receipts, audit.PlacedReceipt{Place: seq, Receipt: audit.Receipt{Seq: seq}})
 		check.Prior = append(check.Prior, audit.Verdict{Seq: seq})
 	}
-	if err := snapshot(t.Context(), &growing{last: 8}, &check); err != nil {
-		t.Fatal(err)
+	if unknown, err := snapshot(t.Context(), &growing{last: 8}, &check); err != nil || len(unknown) > 0 {
+		t.Fatal(unknown, err)
 	}
 	var receipts, prior, messages []uint64
 	for _, p := range check.Receipts {
@@ -102,9 +104,44 @@ func TestSnapshot(t *testing.T) {
 	if !slices.Equal(messages, []uint64{1, 2, 3, 4, 5}) {
 		t.Errorf("messages %d", messages)
 	}
-	behind := errors.New("behind")
-	if err := snapshot(t.Context(), &growing{current: behind}, &check); !errors.Is(err, behind) {
-		t.Errorf("a mirror that is behind: %v", err)
+	broken := errors.New("broken")
+	if _, err := snapshot(t.Context(), &growing{current: broken}, &check); !errors.Is(err, broken) {
+		t.Errorf("a log that cannot be asked: %v", err)
+	}
+}
+
+// TestSnapshotOfACopy: of a mirror that may lack events only what it holds is checked, and that is said. No receipt of a call that
+// it may lack is held against it.
+func TestSnapshotOfACopy(t *testing.T) {
+	key, err := audit.NewKey()
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := turned("good", 1, false)
+	check := s.LogCheck()
+	check.Receipts, check.Witnesses = s.Receipts(key), []string{key.Public()}
+	later := check.Receipts[0]
+	later.Place, later.Receipt.Seq = 900, check.Last+1
+	later.Receipt.Body = digestOf("of a later call")
+	if err := key.SignReceipt(&later.Receipt); err != nil {
+		t.Fatal(err)
+	}
+	check.Receipts = append(check.Receipts, later)
+	gone := fmt.Errorf("%w: the origin has no such stream", eventlog.ErrUnavailable)
+	unknown, err := snapshot(t.Context(), &growing{last: check.Last, current: gone}, &check)
+	if err != nil || len(unknown) != 1 || unknown[0].Result != audit.CouldNotCheck || !strings.Contains(unknown[0].Reason, "no such stream") {
+		t.Fatalf("unknown %v: %v", unknown, err)
+	}
+	report, err := audit.CheckLog(t.Context(), check)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !report.AllMatch() || report.Calls == 0 || report.Calls != report.Passed {
+		t.Errorf("%d calls, %d passed: %v", report.Calls, report.Passed, report.Verdicts)
+	}
+	report.Verdicts = append(report.Verdicts, unknown...)
+	if exit, ok := errors.AsType[*program.ExitError](verdictCode(report)); !ok || exit.Code != exitUnread || exit.Err == nil {
+		t.Errorf("the end is %v", exit)
 	}
 }
 

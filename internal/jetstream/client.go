@@ -16,6 +16,7 @@ import (
 	"github.com/nats-io/nats.go"
 	natsjs "github.com/nats-io/nats.go/jetstream"
 
+	"github.com/refold-dev/refold/internal/files"
 	"github.com/refold-dev/refold/pkg/eventlog"
 )
 
@@ -134,7 +135,7 @@ func Connect(ctx context.Context, cfg Config) (*Client, error) {
 		return nil, fmt.Errorf("NATS configuration: %w", err)
 	}
 	if cfg.Creds != "" {
-		if _, err := os.Stat(cfg.Creds); err != nil {
+		if _, err := files.Regular(cfg.Creds); err != nil { // it is read again whenever the connection is made anew
 			return nil, fmt.Errorf("NATS credentials: %w: give the path of a .creds file", err)
 		}
 	}

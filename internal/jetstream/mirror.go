@@ -220,6 +220,8 @@ func (c *Client) current(ctx context.Context, stream string) error {
 	prefix := c.originOf(&here)
 	there, err := c.info(ctx, prefix, mirror.Name)
 	switch made := stateOf(stream, &here).Origin; {
+	case err != nil && errors.Is(mapped(err), eventlog.ErrNotFound):
+		return notCurrent(stream, "is a mirror of a stream that is not there any more", nil)
 	case err != nil:
 		return notCurrent(stream, "is a mirror whose origin cannot be asked under "+prefix+"STREAM.INFO."+mirror.Name, err)
 	case !made.IsZero() && !made.Equal(there.Created):

@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 
+	"github.com/refold-dev/refold/internal/files"
 	"github.com/refold-dev/refold/pkg/audit"
 )
 
@@ -19,10 +20,10 @@ const maxSeedFile = 4 << 10
 // Load reads the nkey seed in the file. An absent file is made, with a new seed, readable by its owner only. The error
 // wraps [audit.ErrKey].
 func Load(path string) (*audit.Key, error) {
-	seed, err := os.ReadFile(path)
+	seed, err := files.Read(path, maxSeedFile)
 	if errors.Is(err, fs.ErrNotExist) {
 		if seed, err = makeSeedFile(path); errors.Is(err, fs.ErrExist) {
-			seed, err = os.ReadFile(path) // somebody else was faster
+			seed, err = files.Read(path, maxSeedFile) // somebody else was faster
 		}
 	}
 	if err != nil {
@@ -30,7 +31,7 @@ func Load(path string) (*audit.Key, error) {
 	}
 	trimmed := bytes.TrimSpace(seed)
 	key, err := audit.KeyFromSeed(trimmed)
-	if err != nil || len(seed) > maxSeedFile {
+	if err != nil {
 		return nil, fmt.Errorf("%w: %s does not hold the seed of a signing nkey: give another file, or remove it and a new key is made", audit.ErrKey, path)
 	}
 	return key, nil

@@ -4,9 +4,8 @@ import (
 	"bytes"
 	"encoding/base32"
 	"fmt"
-	"io"
-	"os"
 
+	"github.com/refold-dev/refold/internal/files"
 	"github.com/refold-dev/refold/pkg/audit"
 )
 
@@ -20,12 +19,7 @@ func NotLogin(key *audit.Key, creds string) error {
 	if creds == "" {
 		return nil
 	}
-	f, err := os.Open(creds)
-	if err != nil {
-		return fmt.Errorf("%w: the credentials cannot be compared with it: %w", audit.ErrKey, err)
-	}
-	defer f.Close() //nolint:errcheck // it was only read
-	b, err := io.ReadAll(io.LimitReader(f, maxCreds))
+	b, err := files.Read(creds, maxCreds)
 	if err != nil {
 		return fmt.Errorf("%w: the credentials cannot be compared with it: %w", audit.ErrKey, err)
 	}

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/refold-dev/refold/internal/embedded"
+	"github.com/refold-dev/refold/internal/files"
 	"github.com/refold-dev/refold/internal/jetstream"
 )
 
@@ -36,6 +37,9 @@ const (
 	homeKey     = "verifier.seed"
 	homeLog     = "log"
 )
+
+// maxAddress bounds what is read of the address.
+const maxAddress = 4 << 10
 
 // ErrInUse means that another process serves the home.
 var ErrInUse = errors.New("directory in use")
@@ -199,7 +203,7 @@ func connectStreams(ctx context.Context, cfg jetstream.Config, streams ...string
 
 // reach connects to the address in the home. The error wraps [fs.ErrNotExist] when there is none.
 func (h *Home) reach(ctx context.Context, log *slog.Logger) (*jetstream.Client, error) {
-	url, err := os.ReadFile(filepath.Join(h.dir, homeAddress))
+	url, err := files.Read(filepath.Join(h.dir, homeAddress), maxAddress)
 	if err != nil {
 		return nil, err
 	}

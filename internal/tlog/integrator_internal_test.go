@@ -176,7 +176,7 @@ func TestGrows(t *testing.T) {
 		t.Errorf("metric %v", got)
 	}
 	var partial []string
-	for _, path := range files(t, dir) {
+	for _, path := range filesIn(t, dir) {
 		if strings.Contains(path, ".p/") {
 			partial = append(partial, path)
 		}
@@ -192,8 +192,8 @@ func TestGrows(t *testing.T) {
 	}
 }
 
-// files returns the paths of all files in the directory.
-func files(t testing.TB, dir string) []string {
+// filesIn returns the paths of all files in the directory.
+func filesIn(t testing.TB, dir string) []string {
 	t.Helper()
 	var out []string
 	err := fs.WalkDir(os.DirFS(dir), ".", func(path string, d fs.DirEntry, err error) error {
@@ -414,7 +414,7 @@ func TestDamage(t *testing.T) {
 	i.turn(t.Context())
 	i.dir.close()
 	stored := map[string][]byte{}
-	for _, path := range files(t, dir) {
+	for _, path := range filesIn(t, dir) {
 		b, err := os.ReadFile(filepath.Join(dir, path))
 		if err != nil {
 			t.Fatal(err)

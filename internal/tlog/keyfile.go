@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"strings"
 
+	"github.com/refold-dev/refold/internal/files"
 	translog "github.com/refold-dev/refold/pkg/tlog"
 )
 
@@ -24,10 +25,10 @@ const maxKeyFile = 4 << 10
 // file holds. An absent file is made with a new key, readable by its owner only. The public key is written beside it. The error
 // wraps [translog.ErrKey] or [translog.ErrOrigin].
 func LoadSigner(file, origin string) (*translog.Signer, error) {
-	secret, err := os.ReadFile(file)
+	secret, err := files.Read(file, maxKeyFile)
 	if errors.Is(err, fs.ErrNotExist) {
 		if secret, err = makeSecret(file, origin); errors.Is(err, fs.ErrExist) {
-			secret, err = os.ReadFile(file) // somebody else was faster
+			secret, err = files.Read(file, maxKeyFile) // somebody else was faster
 		}
 	}
 	switch {
@@ -35,8 +36,6 @@ func LoadSigner(file, origin string) (*translog.Signer, error) {
 		return nil, err
 	case err != nil:
 		return nil, fmt.Errorf("%w: %w: give a file that can be read, or a place where one can be made", translog.ErrKey, err)
-	case len(secret) > maxKeyFile:
-		return nil, fmt.Errorf("%w: %s has %d bytes", translog.ErrKey, file, len(secret))
 	}
 	s, err := translog.NewSigner(strings.TrimSpace(string(secret)))
 	if err != nil {
@@ -79,7 +78,7 @@ func makeSecret(file, origin string) ([]byte, error) {
 
 // writePublic replaces the file unless it holds the text.
 func writePublic(file, text string) error {
-	if b, err := os.ReadFile(file); err == nil && bytes.Equal(b, []byte(text)) {
+	if b, err := files.Read(file, maxKeyFile); err == nil && bytes.Equal(b, []byte(text)) {
 		return nil
 	}
 	temp := file + ".new"

@@ -4,12 +4,12 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"os"
 	"slices"
 
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
 
+	"github.com/refold-dev/refold/internal/files"
 	"github.com/refold-dev/refold/internal/provider/lossless"
 	"github.com/refold-dev/refold/pkg/events"
 )
@@ -155,9 +155,12 @@ type Failure struct {
 	HangMs     int           `json:"hangMs,omitzero"`     // 0: until the client goes away
 }
 
+// maxScript bounds what is read of a script.
+const maxScript = 16 << 20
+
 // LoadScript reads a script from a JSON file. Errors of its content wrap [ErrScript].
 func LoadScript(path string) (Script, error) {
-	b, err := os.ReadFile(path)
+	b, err := files.Read(path, maxScript)
 	if err != nil {
 		return Script{}, fmt.Errorf("load simulator script: %w", err)
 	}
