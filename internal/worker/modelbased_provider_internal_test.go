@@ -196,6 +196,8 @@ func (t *worldTool) Safety() tools.Safety { return t.safety }
 
 // Run implements [tools.Tool].
 func (t *worldTool) Run(ctx context.Context, arguments string) tools.Result {
+	t.w.running.Add(1)
+	defer t.w.running.Add(-1)
 	var args struct {
 		Call string `json:"call"`
 	}

@@ -49,6 +49,7 @@ type world struct {
 	bad     []string       // what must not be and was
 
 	serving sync.WaitGroup // requests
+	running atomic.Int32   // tools
 	outages atomic.Int32   // the next operations of the object store fail
 }
 
@@ -166,7 +167,7 @@ func (w *world) rounds(rounds [][]deed) {
 		for lives, rested := 0, false; !rested; lives++ {
 			var known int
 			known, rested = w.live()
-			w.serving.Wait() // what happens late is for the next worker
+			w.settle() // what happens late is for the next worker
 			rested = rested && len(w.box.all()) == known
 			if len(w.bad) > 0 {
 				return
@@ -185,6 +186,15 @@ func (w *world) rounds(rounds [][]deed) {
 			return
 		}
 	}
+}
+
+// settle waits until no request is served and no tool runs: either may have workers come and go.
+func (w *world) settle() {
+	w.serving.Wait()
+	for pass(settleTime); w.running.Load() > 0; {
+		pass(pace)
+	}
+	w.serving.Wait()
 }
 
 func (w *world) last() uint64 {
