@@ -102,6 +102,22 @@ func (r *reader) close() {
 	}
 }
 
+// receive returns the next message of a batch, nil when ctx ends before it comes. One that has come goes before the end of ctx:
+// that is cheaper than to look at both.
+func (r *reader) receive(ctx context.Context) *nats.Msg {
+	select {
+	case msg := <-r.inbox:
+		return msg
+	default:
+	}
+	select {
+	case <-ctx.Done():
+		return nil
+	case msg := <-r.inbox:
+		return msg
+	}
+}
+
 // scanning makes a consumer when much is to be read and one is to be had, and reports whether there is one.
 func (r *reader) scanning(ctx context.Context) bool {
 	if r.scan == nil && !r.noScan && r.filter == "" && r.last-r.next+1 >= scanFrom {
@@ -148,11 +164,9 @@ func (r *reader) scanBatch(ctx context.Context) (more, whole bool) {
 		r.asked += ask
 	}
 	for range n {
-		var msg *nats.Msg
-		select {
-		case <-ctx.Done():
+		msg := r.receive(ctx)
+		if msg == nil {
 			return true, false
-		case msg = <-r.inbox:
 		}
 		m, err := delivered(msg)
 		if err != nil || m.seq != r.next { // a status, or messages are missing
@@ -180,11 +194,9 @@ func (r *reader) directBatch(ctx context.Context) (got, more bool, err error) {
 		return false, true, err
 	}
 	for {
-		var msg *nats.Msg
-		select {
-		case <-ctx.Done():
+		msg := r.receive(ctx)
+		if msg == nil {
 			return got, true, context.Cause(ctx)
-		case msg = <-r.inbox:
 		}
 		if end, err := status(msg); end {
 			return got, true, err

@@ -338,7 +338,8 @@ func (*AssistantChunk) Type() Type { return TypeAssistantChunk }
 
 func (b *AssistantChunk) fields(w *wire) {
 	attemptFields(w, &b.Turn, &b.Step, &b.Attempt)
-	list(w, "chunks", &b.Chunks, chunkFields)
+	w.key("chunks")
+	array(w, &b.Chunks, &w.scratch.chunks, chunkFields)
 	if w.err == nil && len(b.Chunks) == 0 {
 		w.fail(ErrInvalid, "a run of chunks is not empty")
 	}

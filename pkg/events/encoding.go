@@ -46,22 +46,22 @@ func (d *Decoder) Decode(payload []byte) (Event, error) {
 
 // DecodeShared is [Decode] without the copy, where none is needed: the event's strings may live in payload, which nobody may
 // change from then on. It is not written to.
-func (d *Decoder) DecodeShared(payload []byte) (Event, error) {
-	if bytes.IndexByte(payload, '\\') >= 0 { // strings are unescaped in place
-		return d.Decode(payload)
-	}
-	return d.DecodeOwned(payload)
-}
+func (d *Decoder) DecodeShared(payload []byte) (Event, error) { return d.decode(payload, false) }
 
 // DecodeOwned is [Decode] without the copy: the event's strings live in payload, and strings with escapes were
 // unescaped in place. The caller gives payload away and MUST NOT read or change it afterwards, whether or not the
 // call succeeds; a hash that is needed is taken by [Event.Hash].
-func (d *Decoder) DecodeOwned(payload []byte) (Event, error) {
+func (d *Decoder) DecodeOwned(payload []byte) (Event, error) { return d.decode(payload, true) }
+
+func (d *Decoder) decode(payload []byte, owned bool) (Event, error) {
 	if err := checkSize(payload); err != nil {
 		return Event{}, err
 	}
 	hash := HashPayload(payload)
 	d.w.reset(payload)
+	if owned {
+		d.w.buf = payload
+	}
 	defer d.w.release()
 	var e Event
 	e.fields(&d.w)

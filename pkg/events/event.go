@@ -1,6 +1,9 @@
 package events
 
-import "slices"
+import (
+	"slices"
+	"strings"
+)
 
 // Version is the format version that this package writes and the only one that it reads.
 const Version = 1
@@ -124,6 +127,11 @@ func (e *Event) typeField(w *wire) {
 func (e *Event) dataField(w *wire) {
 	if w.err != nil {
 		return
+	}
+	// A message stays on the surface for long. One with escapes is read from a copy, in which they are replaced: otherwise both
+	// the payload and the texts that were made from it would stay.
+	if w.reading && w.buf == nil && e.Body.Type().Surface() && strings.IndexByte(w.in[w.pos:], '\\') >= 0 {
+		w.own()
 	}
 	if u, ok := e.Body.(*Unknown); ok {
 		w.raw("data", &u.Data)

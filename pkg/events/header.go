@@ -73,7 +73,7 @@ const ToolsMediaType = "application/json"
 // returns the extended slice. Errors wrap [ErrInvalid]; dst is then returned as it was.
 func AppendTools(dst []byte, tools []Tool) ([]byte, error) {
 	w := &wire{out: dst}
-	array(w, &tools, toolFields)
+	array(w, &tools, nil, toolFields)
 	if w.err != nil {
 		return dst, fmt.Errorf("encode tools: %w", w.err)
 	}
@@ -84,7 +84,7 @@ func AppendTools(dst []byte, tools []Tool) ([]byte, error) {
 func ParseTools(b []byte) ([]Tool, error) {
 	w := newReader(b)
 	var tools []Tool
-	array(w, &tools, toolFields)
+	array(w, &tools, nil, toolFields)
 	w.end()
 	if w.err != nil {
 		return nil, fmt.Errorf("decode tools: %w", w.err)

@@ -130,16 +130,23 @@ func (w *wire) readString() string {
 	return w.in[start:end]
 }
 
-// readEscaped goes on with a string that starts at start and whose first escape stands at i. The text, never longer
-// than its literal, is written over it: the buffer is the wire's own, and nothing reads these bytes again but through
-// the string that is returned.
+// readEscaped goes on with a string that starts at start and whose first escape stands at i. The text is never longer than its
+// literal. When the buffer is the wire's own, it is written over that: nothing reads these bytes again but through the string
+// that is returned. Otherwise the string has memory of its own.
 func (w *wire) readEscaped(start, i int, ascii bool) string {
-	text := w.buf[start:start]
+	text, own := w.scratch.text[:0], w.buf != nil
+	if own {
+		text = w.buf[start:start]
+	}
 	for from := start; ; {
 		if w.in[i] != '\\' {
 			w.endString(from, i, ascii)
 			text = append(text, w.in[from:i]...)
-			return unsafe.String(unsafe.SliceData(text), len(text))
+			if own {
+				return unsafe.String(unsafe.SliceData(text), len(text))
+			}
+			w.scratch.text = text
+			return string(text)
 		}
 		if !ascii && !utf8.ValidString(w.in[from:i]) {
 			w.fail(ErrSyntax, "a string is not UTF-8")

@@ -1,10 +1,10 @@
 package events
 
 import (
-	"bytes"
 	"encoding/hex"
 	"fmt"
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 	"unsafe"
@@ -19,7 +19,7 @@ type wire struct {
 	out []byte
 
 	in      string
-	buf     []byte // the bytes of in, see readEscaped
+	buf     []byte // the bytes of in when they are the wire's own: see readEscaped
 	pos     int
 	reading bool
 
@@ -27,28 +27,42 @@ type wire struct {
 	field string // the field looked for, read or written last
 	err   error
 
-	strings []string // where stringList gathers a list before it knows the length
+	scratch scratch
+}
+
+// scratch is where a wire gathers what it reads before it knows how long that is. It holds nothing between two reads.
+type scratch struct {
+	strings []string
+	chunks  []Chunk
+	text    []byte
 }
 
 // newReader returns a wire that reads its own copy of b.
 func newReader(b []byte) *wire {
 	w := new(wire)
-	w.reset(bytes.Clone(b))
+	w.reset(b)
+	w.own()
 	return w
 }
 
-// reset makes w read buf, which becomes its own, and keeps its scratch memory.
-func (w *wire) reset(buf []byte) {
-	*w = wire{buf: buf, in: unsafe.String(unsafe.SliceData(buf), len(buf)), reading: true, strings: w.strings}
+// reset makes w read b, which nobody may change from then on, and keeps its scratch memory.
+func (w *wire) reset(b []byte) {
+	*w = wire{in: unsafe.String(unsafe.SliceData(b), len(b)), reading: true, scratch: w.scratch}
 }
 
-// release drops what w read, so that its scratch memory keeps nothing alive.
+// own makes w read on in a copy of its own.
+func (w *wire) own() {
+	w.buf = []byte(w.in)
+	w.in = unsafe.String(unsafe.SliceData(w.buf), len(w.buf))
+}
+
+// release drops what w read, so that its scratch memory keeps nothing alive, and that memory if it has become large.
 func (w *wire) release() {
-	scratch := w.strings
-	if w.err != nil || cap(scratch) > 1024 {
-		scratch = nil
+	s := w.scratch
+	if cap(s.text) > 64<<10 {
+		s.text = nil
 	}
-	*w = wire{strings: scratch}
+	*w = wire{scratch: s}
 }
 
 func (w *wire) fail(sentinel error, format string, args ...any) {
@@ -349,34 +363,8 @@ func seqElem(w *wire, u *uint64)      { w.uintValue(u) }
 
 // stringList handles a field that is an array of strings.
 func (w *wire) stringList(name string, s *[]string) {
-	if !w.reading {
-		list(w, name, s, (*wire).strValue)
-		return
-	}
 	w.key(name)
-	w.byte('[')
-	if w.err != nil || w.pos < len(w.in) && w.in[w.pos] == ']' {
-		w.byte(']')
-		*s = nil
-		return
-	}
-	start := w.pos
-	vs := w.strings[:0]
-	if vs == nil {
-		vs = make([]string, 0, 8)
-	}
-	for {
-		vs = append(grow(w, vs, start), w.readString())
-		if w.err != nil || w.pos >= len(w.in) || w.in[w.pos] != ',' {
-			break
-		}
-		w.pos++
-	}
-	w.byte(']')
-	*s = make([]string, len(vs))
-	copy(*s, vs)
-	clear(vs)
-	w.strings = vs[:0]
+	array(w, s, &w.scratch.strings, (*wire).strValue)
 }
 
 // optStringList handles an array of strings that is absent when empty.
@@ -390,10 +378,15 @@ func (w *wire) optStringList(name string, s *[]string) {
 // list handles a field that is an array; elem handles one element.
 func list[T any](w *wire, name string, s *[]T, elem func(*wire, *T)) {
 	w.key(name)
-	array(w, s, elem)
+	array(w, s, nil, elem)
 }
 
-func array[T any](w *wire, s *[]T, elem func(*wire, *T)) {
+// long is the length from which on a list is not worth copying.
+const long = 64
+
+// array handles an array. With scratch, which elem must not use, a list that is not long is gathered there and then copied, so
+// that it takes no more memory than it must.
+func array[T any](w *wire, s, scratch *[]T, elem func(*wire, *T)) {
 	w.byte('[')
 	if !w.reading {
 		for i := range *s {
@@ -406,14 +399,26 @@ func array[T any](w *wire, s *[]T, elem func(*wire, *T)) {
 		return
 	}
 	*s = nil
-	if w.err != nil || w.pos < len(w.in) && w.in[w.pos] == ']' {
-		w.byte(']')
-		return
+	switch {
+	case w.err != nil || w.pos < len(w.in) && w.in[w.pos] == ']':
+	case scratch == nil:
+		var zero T
+		*s = elements(w, make([]T, 0, max(1, 64/unsafe.Sizeof(zero))), elem) // most lists are short
+	default:
+		*s = elements(w, (*scratch)[:0], elem)
+		if *scratch = nil; len(*s) <= long {
+			*scratch, *s = *s, slices.Clone(*s)
+			clear(*scratch)
+		}
 	}
+	w.byte(']')
+}
+
+// elements reads the elements of an array behind its bracket and appends them to vs.
+func elements[T any](w *wire, vs []T, elem func(*wire, *T)) []T {
 	start := w.pos
-	var zero T
-	vs := make([]T, 0, max(1, 64/unsafe.Sizeof(zero))) // most lists are short
 	for w.err == nil {
+		var zero T
 		vs = append(grow(w, vs, start), zero)
 		elem(w, &vs[len(vs)-1])
 		if w.pos >= len(w.in) || w.in[w.pos] != ',' {
@@ -421,14 +426,12 @@ func array[T any](w *wire, s *[]T, elem func(*wire, *T)) {
 		}
 		w.pos++
 	}
-	*s = vs
-	w.byte(']')
+	return vs
 }
 
 // grow makes room in a long list that is full. It doubles the list, but no more than the input can still fill with
 // elements like those since start: an element of few bytes may take many in memory.
 func grow[T any](w *wire, vs []T, start int) []T {
-	const long = 64
 	n := len(vs)
 	if n < long || n < cap(vs) {
 		return vs
