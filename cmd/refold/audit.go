@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -55,7 +57,7 @@ func newAudit(g *globals) *cobra.Command {
 }
 
 func auditFile(cmd *cobra.Command, name string, o *bundle.Options) (*bundle.Report, error) {
-	info, err := files.Regular(name)
+	info, err := files.Regular(name, math.MaxInt64)
 	if err != nil {
 		return nil, fmt.Errorf("%w: name a file that refold export wrote, it is read more than once", errors.Unwrap(err)) // the name stands before it
 	}
@@ -110,6 +112,8 @@ type auditSummary struct {
 	ParentSeq  uint64        `json:"parentSeq,omitempty"`
 	Withheld   []events.Type `json:"withheld,omitempty"`
 	Redacted   int           `json:"redacted,omitempty"`
+	Objects    uint64        `json:"objects"`
+	Unnamed    int           `json:"unnamed,omitempty"`
 	Conclusion string        `json:"conclusion"`
 }
 
@@ -133,7 +137,7 @@ func newSummary(r *bundle.Report) *auditSummary {
 		V: 1, Kind: "summary", Session: r.Session, Result: "match", Last: r.Last, Stated: r.Manifest.Last, Requests: r.Requests, Matches: r.Matches,
 		Unchecked: r.Unchecked, Confirmed: r.Confirmed, Ignored: r.Ignored, Silent: r.Silent, Verifiers: signers(r.Verifiers), Receipts: r.Receipts, Calls: r.Calls,
 		Passed: r.Passed, Witnesses: signers(r.Witnesses), Lineage: string(r.Lineage), Parent: r.Parent.ID, ParentSeq: r.Parent.Seq,
-		Withheld: r.Manifest.Withheld.Types(), Redacted: r.Withheld, Conclusion: auditConclusion(r),
+		Withheld: r.Manifest.Withheld.Types(), Redacted: r.Withheld, Objects: r.End.Objects, Unnamed: r.Unnamed, Conclusion: auditConclusion(r),
 	}
 	switch findingsCode(r.Report) {
 	case exitFindings:
@@ -187,6 +191,11 @@ func auditText(r *bundle.Report) string {
 	line("session", "%s", r.Session)
 	line("events", "%d, and the stream stated %d", r.Last, r.Manifest.Last)
 	line("requests", "%d: %d match, %d do not, %d could not be checked", r.Requests, r.Matches, r.Requests-r.Matches-r.Unchecked, r.Unchecked)
+	if r.Unnamed > 0 {
+		line("objects", "%d, of which nothing names %d", r.End.Objects, r.Unnamed)
+	} else {
+		line("objects", "%d", r.End.Objects)
+	}
 	line("verdicts", "%d signed, %d confirmed, %d of keys that you do not trust", r.End.Verdicts, r.Confirmed, r.Ignored)
 	printSigners(line, "verifier", "verdicts", r.Verifiers)
 	for _, key := range r.Silent {
@@ -201,7 +210,7 @@ func auditText(r *bundle.Report) string {
 		}
 		line("log", "%d verdicts are in the log %s at size %d, %s", r.Log.Proven, program.Printable(p.Origin), p.Size, signed)
 		if r.Log.Later > 0 {
-			line("", "%d verdicts are newer than that: nothing is proven of them", r.Log.Later)
+			line("later", "%d verdicts are newer than that log: nothing is proven of them", r.Log.Later)
 		}
 	} else {
 		line("log", "none: that no verdict was left out is the exporter's word")
@@ -254,6 +263,12 @@ func auditConclusion(r *bundle.Report) string {
 	case 0:
 		return fmt.Sprintf("every one of %d requests is a match, and nothing else was found", r.Requests)
 	case exitUnread:
+		if r.Matches == r.Requests && onlyWithheld(r.Report) {
+			return fmt.Sprintf("every one of %d requests is a match, nothing was found, and what stands in %d events is withheld", r.Requests, r.Withheld)
+		}
+		if r.Matches == r.Requests {
+			return fmt.Sprintf("every one of %d requests is a match, nothing was found, and not everything else could be checked", r.Requests)
+		}
 		return fmt.Sprintf("%d of %d requests match, nothing was found against the others, and not everything could be checked", r.Matches, r.Requests)
 	}
 	n := 0
@@ -263,6 +278,11 @@ func auditConclusion(r *bundle.Report) string {
 		}
 	}
 	return fmt.Sprintf("%d of %d requests match, and there are %d findings", r.Matches, r.Requests, n)
+}
+
+// onlyWithheld reports whether nothing but withheld content kept anything from being checked.
+func onlyWithheld(r *audit.Report) bool {
+	return !slices.ContainsFunc(r.Verdicts, func(v audit.Verdict) bool { return v.Result == audit.CouldNotCheck && v.Rule != audit.RuleWithheld })
 }
 
 func auditCode(r *bundle.Report) error {

@@ -170,7 +170,7 @@ func newTlogConsistency(l *logFlags) *cobra.Command {
 		RunE: l.run(func(cmd *cobra.Command, _ []string) error {
 			b, err := files.Read(from, translog.MaxCheckpointBytes)
 			if err != nil {
-				return fmt.Errorf("--from: %w", err)
+				return fmt.Errorf("--from: %w: give a file that refold tlog checkpoint printed", err)
 			}
 			tree, _, err := l.tree(cmd)
 			if err != nil {

@@ -159,7 +159,7 @@ func newTlogCheckInclusion(l *logFlags) *cobra.Command {
 			}
 			b, err := files.Read(args[0], translog.MaxProofBytes)
 			if err != nil {
-				return err
+				return fmt.Errorf("%w: give a proof that refold tlog inclusion wrote", err)
 			}
 			p, err := translog.ParseProof(b)
 			if err != nil {
@@ -168,7 +168,7 @@ func newTlogCheckInclusion(l *logFlags) *cobra.Command {
 			const longest = 64 << 20 // any message of a stream
 			payload, err := files.Read(entryFile, longest)
 			if err != nil {
-				return fmt.Errorf("--entry: %w", err)
+				return fmt.Errorf("--entry: %w: give the file that refold tlog inclusion --entry wrote", err)
 			}
 			c, err := p.Verify(payload, l.keys...)
 			if short, ok := bytes.CutSuffix(payload, []byte("\n")); ok && errors.Is(err, translog.ErrNotIncluded) {

@@ -123,6 +123,9 @@ type Client struct {
 	exchange func(context.Context, *nats.Msg) (*nats.Msg, error)
 }
 
+// maxCreds bounds what is read of a credentials file.
+const maxCreds = 1 << 20
+
 // Connect connects to the server and checks that it has JetStream. The errors wrap [eventlog.ErrUnavailable] (no
 // server, one that does not speak NATS, one without JetStream) or [eventlog.ErrPermission] (refused credentials) and
 // are one line. It returns within Config.ConnectTimeout, or ctx's deadline if that is earlier. The
@@ -135,7 +138,8 @@ func Connect(ctx context.Context, cfg Config) (*Client, error) {
 		return nil, fmt.Errorf("NATS configuration: %w", err)
 	}
 	if cfg.Creds != "" {
-		if _, err := files.Regular(cfg.Creds); err != nil { // it is read again whenever the connection is made anew
+		// A regular file, since it is read again, and as a whole, whenever the connection is made anew.
+		if _, err := files.Regular(cfg.Creds, maxCreds); err != nil {
 			return nil, fmt.Errorf("NATS credentials: %w: give the path of a .creds file", err)
 		}
 	}

@@ -7,6 +7,8 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -86,12 +88,18 @@ func TestConnectErrors(t *testing.T) {
 
 func TestConfigErrors(t *testing.T) {
 	t.Parallel()
+	large := filepath.Join(t.TempDir(), "large")
+	if err := errors.Join(os.WriteFile(large, nil, 0o600), os.Truncate(large, 5<<30)); err != nil {
+		t.Fatal(err)
+	}
 	for _, cfg := range []jetstream.Config{
 		{Replicas: 7},
 		{Replicas: -1},
 		{MaxAckPending: -1},
 		{AckWait: -1},
 		{Creds: "no/such/file.creds"},
+		{Creds: large},
+		{Creds: "/dev/zero"},
 	} {
 		if c, err := jetstream.Connect(t.Context(), cfg); err == nil {
 			c.Close()

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -71,12 +72,29 @@ func (h objectDamage) replace(t testing.TB, subject string, data []byte) {
 	if _, err := h.js.Publish(t.Context(), subject, data); err != nil {
 		t.Fatal(err)
 	}
+	h.everywhere(t)
 }
 
 func (h objectDamage) drop(t testing.TB, subject string) {
 	t.Helper()
 	if err := h.stream.DeleteMsg(t.Context(), h.get(t, subject).seq); err != nil {
 		t.Fatal(err)
+	}
+	h.everywhere(t)
+}
+
+// everywhere waits until every replica has what the leader has: any of them may be asked for an object.
+func (h objectDamage) everywhere(t testing.TB) {
+	t.Helper()
+	behind := func(p *natsjs.PeerInfo) bool { return !p.Current || p.Lag > 0 }
+	for {
+		info, err := h.stream.Info(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if info.Cluster == nil || !slices.ContainsFunc(info.Cluster.Replicas, behind) {
+			return
+		}
 	}
 }
 

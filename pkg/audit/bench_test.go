@@ -56,3 +56,28 @@ func BenchmarkVerifyStep(b *testing.B) {
 		})
 	}
 }
+
+// BenchmarkCheck is a cold check of a whole log that is in memory: hash, decode, fold, rebuild and compare.
+func BenchmarkCheck(b *testing.B) {
+	const n = 25_000
+	l := audittest.Of("", foldtest.SessionLog(n, audittest.Bodies()))
+	var size int64
+	for i := range l.Messages {
+		size += int64(len(l.Messages[i].Payload))
+	}
+	b.SetBytes(size)
+	b.ReportAllocs()
+	for b.Loop() {
+		checker := audit.NewChecker(audit.CheckerConfig{Session: l.ID, Objects: audit.FromStore(l.Store())})
+		for _, m := range l.Messages {
+			v, err := checker.Apply(b.Context(), m)
+			if err != nil {
+				b.Fatal(err)
+			}
+			if v != nil && v.Result != audit.Match {
+				b.Fatal(v.String())
+			}
+		}
+	}
+	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/n, "ns/event")
+}

@@ -49,7 +49,8 @@ type Report struct {
 	Session events.ID
 	Last    uint64 // the last event read
 	// Verdicts are unsigned: every request, head and call, every finding about the log, in the order they were made; then what the
-	// comparison with signed verdicts gave, with the findings that are taken over from them.
+	// comparison with signed verdicts gave, with the findings that are taken over from them. Of what was signed, and of receipts,
+	// no more than [MaxListed] are listed of one result and rule.
 	Verdicts  []Verdict
 	Requests  int
 	Matches   int           // of the requests
@@ -94,6 +95,7 @@ func CheckLog(ctx context.Context, check LogCheck) (*Report, error) {
 	w.end()
 	w.strays()
 	w.compareSigned()
+	w.report.Verdicts = append(w.report.Verdicts, w.listed.Rest(Verdict{Session: check.Session, Seq: w.report.Last})...)
 	if w.report.Lineage = w.checker.Lineage(); w.report.Lineage != LineageNone {
 		w.report.Parent = w.checker.fork.parent
 	}
@@ -115,8 +117,11 @@ type walk struct {
 	witnessed bool                       // calls are compared with receipts
 	receipts  []PlacedReceipt            // those that count, of requests, by place
 	ofCall    map[uint64][]PlacedReceipt // the same, by the sequence that they name
+	placed    map[uint64]PlacedReceipt   // those that count, of answers too, by place
 	permitted map[uint64]*Call           // the session's own calls so far, by sequence
 	compared  map[uint64]struct{}        // those that have a wire verdict
+
+	listed Listing // of records about what was signed
 }
 
 func (w *walk) add(v Verdict) {
@@ -138,6 +143,9 @@ func (w *walk) add(v Verdict) {
 }
 
 func (w *walk) log(seq uint64, result Result, rule, reason string) {
+	if !w.listed.Add(result, rule) {
+		return
+	}
 	w.add(Verdict{
 		Kind: KindLog, Session: w.check.Session, Seq: seq, Result: result, Rule: rule, Reason: clean(reason, maxReason),
 	})
@@ -174,6 +182,9 @@ func (w *walk) compare(m *eventlog.Message) {
 	hash := w.check.Withheld.hash(m)
 	for ; len(w.prior) > 0 && w.prior[0].Seq == m.Seq; w.prior = w.prior[1:] {
 		p := w.prior[0]
+		if m.ID.Valid() {
+			p.stored = m.ID
+		}
 		if p.held = hash == p.Chain; !p.held {
 			p.gone = true
 			w.log(m.Seq, BrokenChain, RuleSigned, fmt.Sprintf("its payload hashes to %s, but %s was signed by %s", hash, p.Chain, p.Verifier))

@@ -10,6 +10,7 @@ import (
 func (w *walk) sortReceipts() {
 	w.witnessed = len(w.check.Receipts) > 0 || len(w.check.Witnesses) > 0
 	w.permitted, w.compared = make(map[uint64]*Call), make(map[uint64]struct{})
+	w.placed = make(map[uint64]PlacedReceipt)
 	for _, p := range w.check.Receipts {
 		r := &p.Receipt
 		if len(w.check.Witnesses) > 0 && !slices.Contains(w.check.Witnesses, r.Witness) {
@@ -27,6 +28,7 @@ func (w *walk) sortReceipts() {
 			w.log(max(r.Seq, 1), CouldNotCheck, RuleSignature, fmt.Sprintf("receipt at place %d: %v", p.Place, err))
 			continue
 		}
+		w.placed[p.Place] = p
 		if r.Kind == ReceiptRequest {
 			w.receipts = append(w.receipts, p)
 		}
@@ -74,7 +76,7 @@ func (w *walk) strays() {
 		if p.Receipt.Body.Bytes > 0 && first[seq] == 0 {
 			first[seq] = p.Place
 		}
-		if v != nil {
+		if v != nil && w.listed.Add(v.Result, v.Rule) {
 			w.add(*v)
 		}
 	}

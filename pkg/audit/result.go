@@ -50,6 +50,22 @@ func (k Kind) valid() bool {
 	return false
 }
 
+// has reports whether a verdict of the kind may have the result.
+func (k Kind) has(r Result) bool {
+	switch k {
+	case KindHead:
+		return r == Match
+	case KindLog:
+		return r != Match
+	case KindWire:
+		return r == Match || r == Mismatch
+	case KindStray:
+		return r == Mismatch
+	case KindRequest:
+	}
+	return true
+}
+
 // NoSession stands for the session in what is about none: a call without the header that names one. No session has this
 // ID.
 const NoSession events.ID = "00000000000000000000000000"

@@ -36,7 +36,7 @@ func TestSigned(t *testing.T) {
 			v := honest[head]
 			v.Kind, v.Result, v.Rule = kind, result, rule
 			if kind == audit.KindStray || kind == audit.KindWire {
-				v.Receipt = 7
+				v.Receipt, v.Wire = 7, digestOf("another")
 			}
 			if err := key.Sign(&v); err != nil {
 				t.Fatal(err)
@@ -55,7 +55,7 @@ func TestSigned(t *testing.T) {
 		"an invalid log":            {changed(request, func(v *audit.Verdict) { v.Result, v.Rule = audit.InvalidLog, "turn" }), audit.Mismatch, audit.RuleVerdict, 1},
 		"another recorded body":     {changed(request, func(v *audit.Verdict) { v.Recorded = other }), audit.Mismatch, audit.RuleVerdict, 1},
 		"another rebuilt body":      {changed(request, func(v *audit.Verdict) { v.Rebuilt = other }), audit.Mismatch, audit.RuleVerdict, 1},
-		"no payload":                {changed(request, func(v *audit.Verdict) { v.Chain = events.Hash{} }), audit.Mismatch, audit.RuleVerdict, 1},
+		"no payload":                {changed(request, func(v *audit.Verdict) { v.Event, v.Chain = "", events.Hash{} }), audit.Mismatch, audit.RuleVerdict, 1},
 		"a match of other payloads": {changed(request, func(v *audit.Verdict) { v.Chain[0] ^= 1 }), audit.BrokenChain, audit.RuleSigned, 1},
 		"a mismatch of other payloads": {changed(request, func(v *audit.Verdict) {
 			v.Chain[0] ^= 1
@@ -72,8 +72,8 @@ func TestSigned(t *testing.T) {
 			v.Seq, v.Result, v.Rule = 1000, audit.BrokenChain, audit.RuleEarlier
 		}), audit.BrokenChain, audit.RuleEarlier, 1},
 		"a head where none is":   {changed(head, func(v *audit.Verdict) { v.Seq, v.Chain = 2, events.HashPayload(s.Messages[1].Payload) }), audit.Mismatch, audit.RuleVerdict, 1},
-		"a head behind the end":  {changed(head, func(v *audit.Verdict) { v.Seq, v.Chain = 9999, events.Hash{} }), audit.Mismatch, audit.RuleVerdict, 1},
-		"a match behind the end": {changed(request, func(v *audit.Verdict) { v.Seq, v.Chain = 9999, events.Hash{} }), audit.Mismatch, audit.RuleVerdict, 1},
+		"a head behind the end":  {changed(head, func(v *audit.Verdict) { v.Seq, v.Event, v.Chain = 9999, "", events.Hash{} }), audit.Mismatch, audit.RuleVerdict, 1},
+		"a match behind the end": {changed(request, func(v *audit.Verdict) { v.Seq, v.Event, v.Chain = 9999, "", events.Hash{} }), audit.Mismatch, audit.RuleVerdict, 1},
 		"another codec":          {changed(request, func(v *audit.Verdict) { v.Codec = "other-chat/1" }), audit.Mismatch, audit.RuleVerdict, 1},
 		"another step":           {changed(request, func(v *audit.Verdict) { v.Step++ }), audit.Mismatch, audit.RuleVerdict, 1},
 		"another event's ID":     {changed(request, func(v *audit.Verdict) { v.Event = honest[head].Event }), audit.Mismatch, audit.RuleVerdict, 1},

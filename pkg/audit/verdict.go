@@ -94,16 +94,22 @@ func (v *Verdict) check() error {
 		return fail("event %q", clean(string(v.Event), maxName))
 	case !v.Result.valid():
 		return fail("result %q", clean(string(v.Result), maxName))
-	case v.Kind == KindHead && v.Result != Match, v.Kind == KindLog && v.Result == Match:
+	case !v.Kind.has(v.Result):
 		return fail("a %s verdict with result %s", v.Kind, v.Result)
+	case v.Result == Match && (v.Rule != "" || v.Reason != ""):
+		return fail("a match with a rule or a reason")
+	case v.Event != "" && v.Chain == events.Hash{}:
+		return fail("an event without the hash of its payload")
 	case v.Turn < 0 || v.Step < 0 || v.Attempt < 0 || v.Time < 0 || v.Offset < 0 || v.Recorded.Bytes < 0 || v.Rebuilt.Bytes < 0 || v.Wire.Bytes < 0:
 		return fail("a negative number")
-	case (v.Wire != events.BodyDigest{} || v.Receipt != 0) && v.Kind != KindWire && v.Kind != KindStray:
-		return fail("a receipt in a %s verdict", v.Kind)
-	case v.Kind == KindStray && (v.Result == Match || v.Receipt == 0):
-		return fail("a stray verdict is a finding about a receipt")
+	case v.foreign() != "":
+		return fail("%s in a %s verdict", v.foreign(), v.Kind)
+	case v.Kind == KindStray && v.Receipt == 0:
+		return fail("a stray verdict is about a receipt")
 	case v.Kind == KindWire && v.Result == Match && v.Receipt == 0:
 		return fail("a wire verdict that matches names its receipt")
+	case (v.Wire == events.BodyDigest{}) != (v.Receipt == 0):
+		return fail("a receipt goes with the body that it is about")
 	case v.Located && (v.Result != Mismatch || v.Kind != KindRequest), !v.Located && (v.Offset != 0 || v.Pointer != ""):
 		return fail("an offset belongs to a mismatch")
 	case !isClean(v.Codec, maxName), !isClean(v.Rule, maxName), !isClean(v.Reason, maxReason), !isClean(v.Pointer, maxPointer),
@@ -113,6 +119,25 @@ func (v *Verdict) check() error {
 		return fail("a signature has %d bytes and a verifier", signatureBytes)
 	}
 	return nil
+}
+
+// foreign names a field that verdicts of the kind do not have, empty when there is none.
+func (v *Verdict) foreign() string {
+	none := events.BodyDigest{}
+	request, wire, stray := v.Kind == KindRequest, v.Kind == KindWire, v.Kind == KindStray
+	switch {
+	case (v.Turn != 0 || v.Step != 0 || v.Attempt != 0) && !request && !wire:
+		return "a turn, a step or an attempt"
+	case v.Codec != "" && !request:
+		return "a codec"
+	case v.Recorded != none && !request && !wire && !stray:
+		return "a recorded body"
+	case v.Rebuilt != none && !request && !wire:
+		return "a rebuilt body"
+	case (v.Wire != none || v.Receipt != 0) && !wire && !stray:
+		return "a receipt"
+	}
+	return ""
 }
 
 // appendUnsigned appends the canonical JSON without the signature.

@@ -74,8 +74,11 @@ func (c *Call) Wire(receipt *PlacedReceipt, required bool) *Verdict {
 	return &v
 }
 
-// differs words how two digests differ.
+// differs words how the digest of what passed differs from another one, which is zero when the event that has it is unreadable.
 func differs(got, want events.BodyDigest) string {
+	if want == (events.BodyDigest{}) {
+		return fmt.Sprintf("%d bytes, and what the event recorded cannot be read", got.Bytes)
+	}
 	if got.Bytes == want.Bytes {
 		return fmt.Sprintf("both have %d bytes, and the digests differ", got.Bytes)
 	}

@@ -342,3 +342,22 @@ func TestCallWithoutBuild(t *testing.T) {
 		t.Errorf("%d matches, %d of %d calls passed", report.Matches, report.Passed, report.Calls)
 	}
 }
+
+// TestReceiptOfAnUnreadableCall: what a witness saw for an event that cannot be read is not what that recorded, and the reason says
+// why.
+func TestReceiptOfAnUnreadableCall(t *testing.T) {
+	key := newKey(t)
+	s := audittest.Of("sample", audittest.Sample(foldtest.SessionID))
+	receipts := s.Receipts(key)
+	seq := s.Calls()[0].Seq
+	s.Messages = slices.Clone(s.Messages)
+	s.Messages[seq-1].Payload = []byte("{}")
+	r := witnessed(t, s, receipts, key.Public())
+	i := slices.IndexFunc(r.Verdicts, func(v audit.Verdict) bool { return v.Kind == audit.KindStray && v.Seq == seq })
+	if i < 0 {
+		t.Fatalf("found %s", findings(r))
+	}
+	if v := r.Verdicts[i]; v.Rule != audit.RuleWire || (v.Recorded != events.BodyDigest{}) || !strings.Contains(v.Reason, "what the event recorded cannot be read") {
+		t.Errorf("%s", &v)
+	}
+}

@@ -77,7 +77,9 @@ func TestWithholdLeavesMessage(t *testing.T) {
 		for _, w := range withholdings(t) {
 			for i := range s.Messages {
 				m := s.Messages[i]
-				m.Decode(new(events.Decoder))
+				if _, err := m.Decode(new(events.Decoder)); err != nil {
+					t.Fatal(err)
+				}
 				out, c, ok, err := w.Withhold(&m)
 				if err != nil {
 					t.Fatal(err)

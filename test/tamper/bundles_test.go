@@ -310,6 +310,19 @@ func contentKinds() []kind {
 		})},
 		{"bundle packed anew: verdict left out", 2, repacked(leftOut)},
 		{"bundle packed anew: verdict contradicts", 3, repacked(contradicts)},
+		{"bundle packed anew: verdict on a call contradicts", 3, repacked(contradictsCall)},
+		{"bundle packed anew: log goes on behind the last that it states", 1, repacked(func(d *dice, _ *base, c *contents) (found, found, bool) {
+			c.last -= 1 + uint64(d.index(len(c.messages)))
+			return broken(audit.RuleSequence), nil, true
+		})},
+		{"bundle packed anew: object that nothing names is another", 1, repacked(func(d *dice, _ *base, c *contents) (found, found, bool) {
+			var digest objects.Digest
+			for i := range digest {
+				digest[i] = byte(d.IntN(256))
+			}
+			c.objects[digest] = []byte("what nobody named")
+			return of(audit.CorruptObject, ""), nil, true
+		})},
 		{"bundle packed anew: verdict says match for a mismatch", 2, lyingVerifier},
 		{"bundle packed anew: receipt's byte changed", 2, repacked(func(d *dice, _ *base, c *contents) (found, found, bool) {
 			if len(c.receipts) == 0 {
@@ -370,6 +383,24 @@ func contradicts(d *dice, b *base, c *contents) (want, also found, ok bool) {
 		return nil, nil, false
 	}
 	untrue(d, &v)
+	signVerdict(b.key, &v)
+	c.verdicts[i].Payload, _ = v.Encode()
+	c.log(d.log)
+	return of(audit.Mismatch, bundle.RuleVerdict), nil, true
+}
+
+// contradictsCall has a trusted verifier sign what is not so of a call, or name another receipt.
+func contradictsCall(d *dice, b *base, c *contents) (want, also found, ok bool) {
+	i := d.index(len(c.verdicts))
+	v := b.signed[i]
+	if v.Kind != audit.KindWire {
+		return nil, nil, false
+	}
+	if other := b.receipts[d.index(len(b.receipts))].Place; d.IntN(3) == 0 && other != v.Receipt {
+		v.Receipt = other
+	} else {
+		untrueCall(d, &v)
+	}
 	signVerdict(b.key, &v)
 	c.verdicts[i].Payload, _ = v.Encode()
 	c.log(d.log)

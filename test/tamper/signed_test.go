@@ -10,6 +10,7 @@ import (
 	"github.com/refold-dev/refold/pkg/audit/audittest"
 	"github.com/refold-dev/refold/pkg/events"
 	"github.com/refold-dev/refold/pkg/fold"
+	"github.com/refold-dev/refold/pkg/fold/foldtest"
 	"github.com/refold-dev/refold/pkg/objects"
 )
 
@@ -248,10 +249,17 @@ func verdictKinds() []kind {
 		}},
 		{"verdict: signed, and contradicts", 3, func(d *dice, b *base) (mutation, bool) {
 			return b.verdict(d, of(audit.Mismatch, audit.RuleVerdict), func(v *audit.Verdict) bool {
-				if v.Kind != audit.KindRequest {
+				untrue(d, v)
+				signVerdict(b.key, v)
+				return true
+			})
+		}},
+		{"verdict: on a call, signed, and contradicts", 3, func(d *dice, b *base) (mutation, bool) {
+			return b.verdict(d, of(audit.Mismatch, audit.RuleVerdict), func(v *audit.Verdict) bool {
+				if v.Kind != audit.KindWire {
 					return false
 				}
-				untrue(d, v)
+				untrueCall(d, v)
 				signVerdict(b.key, v)
 				return true
 			})
@@ -268,9 +276,11 @@ func verdictKinds() []kind {
 			})
 		}},
 		{"verdict: finding that only a verifier makes", 2, func(d *dice, b *base) (mutation, bool) {
-			v := b.signed[d.index(len(b.signed))]
-			v.Kind, v.Result, v.Wire, v.Receipt = audit.KindLog, audit.InvalidLog, events.BodyDigest{}, 0
-			v.Rule = []string{audit.RuleGone, audit.RuleCold, audit.RuleShadow, audit.RuleLineage}[d.index(4)]
+			at := b.signed[d.index(len(b.signed))]
+			v := audit.Verdict{
+				Kind: audit.KindLog, Session: b.ID, Seq: at.Seq, Event: at.Event, Chain: at.Chain, Result: audit.InvalidLog,
+				Rule: []string{audit.RuleGone, audit.RuleCold, audit.RuleShadow, audit.RuleLineage}[d.index(4)],
+			}
 			signVerdict(b.key, &v)
 			c := b.with(b.LogCheck())
 			c.Prior = append(slices.Clone(c.Prior), v)
@@ -375,17 +385,54 @@ func signVerdict(key *audit.Key, v *audit.Verdict) {
 	}
 }
 
-// untrue changes what a verdict on a request that matches says of it.
+// untrue changes what a verdict that matches says of its event, the request or the call.
 func untrue(d *dice, v *audit.Verdict) {
-	switch d.IntN(4) {
+	switch v.Kind {
+	case audit.KindHead:
+		v.Event = foldtest.ID(1, uint64(d.index(1000)))
+	case audit.KindWire:
+		switch d.IntN(4) {
+		case 0:
+			v.Recorded.SHA256[d.index(32)] ^= 1
+		case 1:
+			v.Wire.SHA256[d.index(32)] ^= 1
+		case 2:
+			v.Rebuilt.Bytes++
+		case 3:
+			v.Attempt++
+		}
+	case audit.KindRequest, audit.KindLog, audit.KindStray:
+		switch d.IntN(5) {
+		case 0:
+			v.Result = audit.Mismatch
+		case 1:
+			v.Recorded.SHA256[d.index(32)] ^= 1
+		case 2:
+			v.Rebuilt.SHA256[d.index(32)] ^= 1
+		case 3:
+			v.Result, v.Rule = audit.InvalidLog, "turn"
+		case 4:
+			v.Codec = "another/1"
+		}
+	}
+}
+
+// untrueCall changes what a verdict on a call that matches says of it.
+func untrueCall(d *dice, v *audit.Verdict) {
+	switch d.IntN(6) {
 	case 0:
-		v.Result = audit.Mismatch
+		v.Recorded.SHA256[d.index(32)] ^= 1 << d.index(8)
 	case 1:
-		v.Recorded.SHA256[d.index(32)] ^= 1
+		v.Rebuilt.Bytes++
 	case 2:
-		v.Rebuilt.SHA256[d.index(32)] ^= 1
+		v.Wire.SHA256[d.index(32)] ^= 1 << d.index(8)
 	case 3:
-		v.Result, v.Rule = audit.InvalidLog, "turn"
+		v.Recorded.SHA256[d.index(32)] ^= 1 << d.index(8)
+		v.Rebuilt, v.Wire = v.Recorded, v.Recorded
+	case 4:
+		v.Turn, v.Step = v.Step+1, v.Turn
+	case 5:
+		v.Attempt++
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -28,6 +29,7 @@ type kit struct {
 	manifest bundle.Manifest
 	skip     map[objects.Digest]bool // objects that the store lacks
 	bytes    map[objects.Digest][]byte
+	extra    map[objects.Digest][]byte // objects that nothing names
 	verdicts []bundle.Record
 	receipts []bundle.Record
 	point    []byte
@@ -190,10 +192,15 @@ func (k *kit) pack(t testing.TB) []byte {
 	for i := range k.Messages {
 		must(w.Message(&k.Messages[i]))
 	}
-	for _, d := range w.Objects() {
+	digests := append(w.Objects(), slices.Collect(maps.Keys(k.extra))...)
+	slices.SortFunc(digests, func(a, b objects.Digest) int { return bytes.Compare(a[:], b[:]) })
+	for _, d := range digests {
 		data, ok := k.Source.Bytes(d)
 		if other := k.bytes[d]; other != nil {
 			data = other
+		}
+		if other, extra := k.extra[d]; extra {
+			data, ok = other, true
 		}
 		if ok && !k.skip[d] {
 			must(w.Object(d, data))

@@ -4,12 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"iter"
 	"maps"
 	"slices"
 
 	"github.com/refold-dev/refold/pkg/audit"
 	"github.com/refold-dev/refold/pkg/eventlog"
 	"github.com/refold-dev/refold/pkg/events"
+	"github.com/refold-dev/refold/pkg/objects"
 	"github.com/refold-dev/refold/pkg/tlog"
 )
 
@@ -74,6 +76,7 @@ type Report struct {
 	Log       Inclusions
 	Withheld  int // messages whose content is withheld
 	Unchecked int // requests that could not be checked
+	Unnamed   int // objects that no message names: they are hashed, and belong to nothing
 }
 
 // Check checks all that a bundle holds. What was found and what could not be checked is in the report, whose verdicts are all
@@ -92,7 +95,13 @@ func Check(ctx context.Context, b *Reader, o Options) (*Report, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := c.log(ctx, verdicts, receipts); err != nil {
+	if err := c.log(ctx, receipts); err != nil {
+		return nil, err
+	}
+	if n, last := c.report.Last, b.manifest.Last; n > last {
+		c.add(last+1, audit.BrokenChain, audit.RuleSequence, "the log goes on to event %d, and %s states that it ends at event %d", n, nameManifest, last)
+	}
+	if err := c.objects(); err != nil {
 		return nil, err
 	}
 	c.absent(verdicts, receipts)
@@ -100,7 +109,7 @@ func Check(ctx context.Context, b *Reader, o Options) (*Report, error) {
 	if err := c.inclusions(verdicts); err != nil {
 		return nil, err
 	}
-	c.report.Verdicts = append(c.report.Verdicts, c.found...)
+	c.report.Verdicts = slices.Concat(c.report.Verdicts, c.found, c.listed.Rest(audit.Verdict{Session: b.manifest.Session, Seq: c.report.Last}))
 	for i := range c.report.Verdicts {
 		if v := &c.report.Verdicts[i]; v.Kind == audit.KindRequest && v.Result == audit.CouldNotCheck {
 			c.report.Unchecked++
@@ -115,34 +124,46 @@ type check struct {
 	o      *Options
 	report *Report
 	found  []audit.Verdict // what is added to the verdicts of the log
+	listed audit.Listing   // of these
+	prior  []audit.Verdict // those that have their signature and are of this session
+	named  audit.ObjectSet // by the messages, as far as they can be read
 }
 
 // add adds a finding, or what could not be checked, about the event.
 func (c *check) add(seq uint64, result audit.Result, rule, format string, args ...any) {
+	if !c.listed.Add(result, rule) {
+		return
+	}
 	c.found = append(c.found, audit.Verdict{
 		Kind: audit.KindLog, Session: c.bundle.manifest.Session, Seq: max(seq, 1), Result: result, Rule: rule,
 		Reason: audit.Reason(fmt.Sprintf(format, args...)),
 	})
 }
 
-// placed is a verdict that has its signature and is of this session.
+// placed is what is kept of a verdict, or of what stands in the place of one.
 type placed struct {
 	place   uint64
 	leaf    tlog.Hash
-	verdict *audit.Verdict // nil: it is none, or none that is to be believed
-	counts  bool           // it is of a verifier that is trusted
+	seq     uint64 // 1 when it is none that is to be believed
+	receipt uint64 // the place of the receipt that it names, 0 when it names none or does not count
+	counts  bool   // it is of a verifier that is trusted
 }
 
 // verdicts reads the verdicts. Those that are none, have no valid signature or are of another session are findings.
 func (c *check) verdicts() ([]placed, error) {
-	var out []placed
-	signers := make(signerSet)
+	out := make([]placed, 0, c.bundle.count[sectionVerdicts])
+	c.prior = make([]audit.Verdict, 0, c.bundle.count[sectionVerdicts])
+	var names keySet
+	signers, keys := make(signerSet), make(interned)
 	for r, err := range c.bundle.Verdicts() {
 		if err != nil {
 			return nil, err
 		}
-		p := placed{place: r.Place, leaf: tlog.LeafHash(r.Payload)}
+		p := placed{place: r.Place, leaf: tlog.LeafHash(r.Payload), seq: 1}
 		v, err := audit.DecodeVerdict(r.Payload)
+		if err == nil {
+			names.add(v.Verifier)
+		}
 		switch {
 		case err != nil:
 			c.add(1, audit.Mismatch, RuleVerdict, "place %d of VERDICTS holds no verdict: %v", r.Place, err)
@@ -154,24 +175,34 @@ func (c *check) verdicts() ([]placed, error) {
 				break
 			}
 			signers[v.Verifier]++
-			p.verdict, p.counts = &v, len(c.o.Trusted) == 0 || slices.Contains(c.o.Trusted, v.Verifier)
+			p.seq, p.counts = v.Seq, len(c.o.Trusted) == 0 || slices.Contains(c.o.Trusted, v.Verifier)
+			if p.counts {
+				p.receipt = v.Receipt
+			}
+			v.Verifier, v.Signature = keys.of(v.Verifier), nil // there may be many
+			c.prior = append(c.prior, v)
 		}
 		out = append(out, p)
 	}
+	c.keys(RuleVerdict, "verifiers", c.bundle.end.Verifiers, names)
 	c.report.Verifiers = signers.list(c.o.Trusted)
 	return out, nil
 }
 
-// receipts reads the receipts of requests. Those that are none, have no valid signature or are of another session are
+// receipts reads the receipts. Those that are none, have no valid signature or are of another session are
 // findings.
 func (c *check) receipts() ([]audit.PlacedReceipt, error) {
-	var out []audit.PlacedReceipt
-	signers := make(signerSet)
+	out := make([]audit.PlacedReceipt, 0, c.bundle.count[sectionReceipts])
+	var names keySet
+	signers, keys := make(signerSet), make(interned)
 	for p, err := range c.bundle.Receipts() {
 		if err != nil {
 			return nil, err
 		}
 		r, err := audit.DecodeReceipt(p.Payload)
+		if err == nil {
+			names.add(r.Witness)
+		}
 		switch {
 		case err != nil:
 			c.add(1, audit.Mismatch, RuleReceipt, "place %d of WITNESS holds no receipt: %v", p.Place, err)
@@ -185,30 +216,57 @@ func (c *check) receipts() ([]audit.PlacedReceipt, error) {
 			continue
 		}
 		signers[r.Witness]++
-		if r.Kind != audit.ReceiptRequest {
-			continue
-		}
-		if len(c.o.Witnesses) == 0 || slices.Contains(c.o.Witnesses, r.Witness) {
+		if r.Kind == audit.ReceiptRequest && (len(c.o.Witnesses) == 0 || slices.Contains(c.o.Witnesses, r.Witness)) {
 			c.report.Receipts++
 		}
+		r.Witness, r.Signature = keys.of(r.Witness), nil // there may be many
 		out = append(out, audit.PlacedReceipt{Place: p.Place, Receipt: r})
 	}
+	c.keys(RuleReceipt, "witnesses", c.bundle.end.Witnesses, names)
 	c.report.Witnesses = signers.list(c.o.Witnesses)
 	return out, nil
 }
 
-// log checks the log, with what was signed about it.
-func (c *check) log(ctx context.Context, verdicts []placed, receipts []audit.PlacedReceipt) error {
-	var prior []audit.Verdict
-	for i := range verdicts {
-		if verdicts[i].verdict != nil {
-			prior = append(prior, *verdicts[i].verdict)
+// keys compares a list of keys in the end of the bundle with those that the records name.
+func (c *check) keys(rule, list string, says, are keySet) {
+	for _, key := range says {
+		if !slices.Contains(are, key) {
+			c.add(1, audit.Mismatch, rule, "%s names %s among its %s, and no record does", nameEnd, key, list)
 		}
 	}
+	for _, key := range are {
+		if !slices.Contains(says, key) {
+			c.add(1, audit.Mismatch, rule, "%s does not name %s among its %s, and a record does", nameEnd, key, list)
+		}
+	}
+}
+
+// objects hashes the objects, and counts those that nothing names.
+func (c *check) objects() error {
+	named := make(map[objects.Digest]struct{})
+	for _, d := range c.named.Digests() {
+		named[d] = struct{}{}
+	}
+	for o, err := range c.bundle.Objects() {
+		if err != nil {
+			return err
+		}
+		if o.Sum != o.Digest {
+			c.add(1, audit.CorruptObject, "", "the object %s has the SHA-256 %s", o.Digest, o.Sum)
+		}
+		if _, ok := named[o.Digest]; !ok {
+			c.report.Unnamed++
+		}
+	}
+	return nil
+}
+
+// log checks the log, with what was signed about it.
+func (c *check) log(ctx context.Context, receipts []audit.PlacedReceipt) error {
 	log := c.bundle.Log()
 	report, err := audit.CheckLog(ctx, audit.LogCheck{
 		Session: c.bundle.manifest.Session, Messages: c.counted(log), Last: c.bundle.manifest.Last, Objects: c.bundle.Object,
-		Prior: prior, Trusted: c.o.Trusted, Verified: true, Receipts: receipts, Witnesses: c.o.Witnesses, Cold: c.o.Cold, Withheld: log.Withheld(),
+		Prior: c.prior, Trusted: c.o.Trusted, Verified: true, Receipts: receipts, Witnesses: c.o.Witnesses, Cold: c.o.Cold, Withheld: log.Withheld(),
 		Parents: func(context.Context, events.ID, uint64) (events.Hash, error) {
 			return events.Hash{}, fmt.Errorf("the bundle holds one session: %w", eventlog.ErrNotFound)
 		},
@@ -220,12 +278,17 @@ func (c *check) log(ctx context.Context, verdicts []placed, receipts []audit.Pla
 	return nil
 }
 
-// counted yields the messages of the log and counts those without their content.
+// counted yields the messages of the log, counts those without their content, and notes the objects that they name.
 func (c *check) counted(log *Log) func(yield func(eventlog.Message, error) bool) {
+	var decoder events.Decoder
 	return func(yield func(eventlog.Message, error) bool) {
 		for m, err := range log.Messages() {
-			if _, ok := log.Commitment(m.Seq); ok && err == nil {
+			_, withheld := log.Commitment(m.Seq)
+			if withheld && err == nil {
 				c.report.Withheld++
+			}
+			if e, bad := m.Decode(&decoder); bad == nil && len(c.bundle.objects) > 0 {
+				c.named.Add(&e, withheld)
 			}
 			if !yield(m, err) {
 				return
@@ -234,20 +297,22 @@ func (c *check) counted(log *Log) func(yield func(eventlog.Message, error) bool)
 	}
 }
 
-// absent looks for receipts that verdicts name and that the bundle does not hold.
+// absent looks for receipts that verdicts name and that the bundle does not hold, or only of a witness whose receipts do not count.
 func (c *check) absent(verdicts []placed, receipts []audit.PlacedReceipt) {
 	held := make(map[uint64]struct{}, len(receipts))
 	for i := range receipts {
-		held[receipts[i].Place] = struct{}{}
+		if len(c.o.Witnesses) == 0 || slices.Contains(c.o.Witnesses, receipts[i].Receipt.Witness) {
+			held[receipts[i].Place] = struct{}{}
+		}
 	}
 	for i := range verdicts {
-		v := verdicts[i].verdict
-		if !verdicts[i].counts || v.Kind != audit.KindWire || v.Result != audit.Match {
+		v := &verdicts[i]
+		if v.receipt == 0 {
 			continue
 		}
-		if _, ok := held[v.Receipt]; !ok {
-			c.add(v.Seq, audit.CouldNotCheck, RuleReceipt, "the verdict at place %d of VERDICTS names the receipt at place %d of WITNESS, which the bundle does not hold",
-				verdicts[i].place, v.Receipt)
+		if _, ok := held[v.receipt]; !ok {
+			c.add(v.seq, audit.CouldNotCheck, RuleReceipt, "the verdict at place %d of VERDICTS names the receipt at place %d of WITNESS: the bundle holds none there that counts",
+				v.place, v.receipt)
 		}
 	}
 }
@@ -283,20 +348,22 @@ func (c *check) inclusions(verdicts []placed) error {
 	if point == (tlog.Checkpoint{}) {
 		return nil
 	}
-	proofs := make(map[uint64][]tlog.Hash)
-	for in, err := range c.bundle.Inclusions() {
+	next, stop := iter.Pull2(c.bundle.Inclusions())
+	defer stop()
+	in, err, more := next()
+	alone := 0 // proofs without a verdict
+	for i := range verdicts {
+		p, seq := &verdicts[i], verdicts[i].seq
+		for ; more && err == nil && in.Place < p.place; in, err, more = next() {
+			alone++
+		}
+		hashes, ok := in.Hashes, more && err == nil && in.Place == p.place
+		if ok {
+			in, err, more = next()
+		}
 		if err != nil {
 			return err
 		}
-		proofs[in.Place] = in.Hashes
-	}
-	for i := range verdicts {
-		p, seq := &verdicts[i], uint64(1)
-		if p.verdict != nil {
-			seq = p.verdict.Seq
-		}
-		hashes, ok := proofs[p.place]
-		delete(proofs, p.place)
 		switch {
 		case p.place > point.Size && !ok:
 			c.report.Log.Later++
@@ -314,10 +381,24 @@ func (c *check) inclusions(verdicts []placed) error {
 			c.report.Log.Proven++
 		}
 	}
-	if len(proofs) > 0 {
-		c.add(c.report.Last, audit.Mismatch, RuleInclusion, "%d proofs are of verdicts that the bundle does not hold", len(proofs))
+	for more && err == nil {
+		alone++
+		_, err, more = next()
 	}
-	return nil
+	if alone > 0 {
+		c.add(c.report.Last, audit.Mismatch, RuleInclusion, "%d proofs are of verdicts that the bundle does not hold", alone)
+	}
+	return err
+}
+
+// interned holds each text once.
+type interned map[string]string
+
+func (t interned) of(s string) string {
+	if _, ok := t[s]; !ok {
+		t[s] = s
+	}
+	return t[s]
 }
 
 // signerSet counts what keys have signed.

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"math"
 	"strconv"
 	"strings"
 
@@ -82,6 +83,32 @@ func (s section) limit() int64 {
 	case sectionManifest, sectionCheckpoint, sectionInclusion, sectionEnd, sections:
 	}
 	return maxSmall
+}
+
+// The largest numbers of entries. What an auditor keeps of each, in memory, is less than a kilobyte.
+const (
+	maxRecords = 1 << 18
+	maxObjects = 1 << 20
+)
+
+// most returns how many entries of the section a bundle has at most.
+func (s section) most() uint64 {
+	switch s {
+	case sectionLog:
+		return math.MaxUint64
+	case sectionObjects:
+		return maxObjects
+	case sectionVerdicts, sectionReceipts, sectionInclusion:
+		return maxRecords
+	case sectionManifest, sectionCheckpoint, sectionEnd, sections:
+	}
+	return 1
+}
+
+// plural names the entries of the section.
+func (s section) plural() string {
+	name, _, _ := strings.Cut(key{section: s}.String(), "/0")
+	return name
 }
 
 // key names an entry. Entries of a section stand in ascending order of number or digest.

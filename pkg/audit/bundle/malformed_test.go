@@ -258,7 +258,8 @@ func TestMalformedContents(t *testing.T) {
 		file []byte
 		says string
 	}{
-		"another session's subject": {join(with(files, "log/", replace("session.0", "session.1"))), "is not of session"},
+		"another session's subject": {join(with(files, "log/", replace("session.0", "session.1"))), "entry " + files[1].name + ": it is a message of session 1" + string(k.ID[1:]) + ", and bundle.json says that this is a bundle of session " + string(k.ID)},
+		"no session's subject":      {join(with(files, "log/", replace("session.0", "session.l"))), "is not of session " + string(k.ID)},
 		"no lines":                  {join(with(files, "log/", replace("\n", " "))), "a line for the subject"},
 		"a mark without a reason":   {join(with(files, "log/", replace("session.0", "withheld "))), "withheld structure"},
 		"a proof that is none":      {join(with(files, "tlog/inclusion/", replace("=\n", "=="))), "no hash in base64"},

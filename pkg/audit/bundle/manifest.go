@@ -14,7 +14,8 @@ import (
 // Version is the format version that this package writes and the only one that it reads.
 const Version = 1
 
-// Manifest is what a bundle says of itself first. Nothing that is checked rests on it but which session it is about.
+// Manifest is what a bundle says of itself first. That the log does not end before its last, nor behind it, is checked; that the
+// stream had stated no other is the exporter's word.
 type Manifest struct {
 	Session  events.ID
 	Last     uint64            // the last sequence that the log itself stated when the bundle was made
@@ -145,7 +146,7 @@ func decodeEnd(b []byte) (End, error) {
 
 var errCanonical = fmt.Errorf("it is not in canonical form")
 
-// keySet collects the keys that have signed.
+// keySet collects the keys that signed records name, the first maxKeys of them.
 type keySet []string
 
 func (s *keySet) add(key string) {

@@ -66,7 +66,10 @@ func parseMessage(session events.ID, seq uint64, b []byte) (m eventlog.Message, 
 	}
 	t, ok := strings.CutPrefix(first, "session."+string(session)+".")
 	if !ok {
-		return m, nil, fmt.Sprintf("its subject %.100q is not of session %s", first, session)
+		if other, _, ok := strings.Cut(strings.TrimPrefix(first, "session."), "."); ok && events.ID(other).Valid() {
+			return m, nil, fmt.Sprintf("it is a message of session %s, and %s says that this is a bundle of session %s", other, nameManifest, session)
+		}
+		return m, nil, fmt.Sprintf("its subject %.100q is not of session %s, which %s names", first, session, nameManifest)
 	}
 	m = eventlog.Message{Seq: seq, Type: events.Type(strings.ReplaceAll(t, ".", "/")), ID: events.ID(id), Payload: rest}
 	return m, c, ""

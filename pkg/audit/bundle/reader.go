@@ -2,11 +2,14 @@ package bundle
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"fmt"
 	"io"
 	"iter"
+	"maps"
+	"slices"
 
 	"github.com/refold-dev/refold/pkg/audit"
 	"github.com/refold-dev/refold/pkg/eventlog"
@@ -29,7 +32,10 @@ type Reader struct {
 // NewReader reads the whole file once and checks its form: every header, the order, the numbers and the digest that the end
 // names. What the entries say is not looked at. The error wraps [ErrFormat], or is that of r. The file MUST NOT change while it
 // is read; what is read twice is checked twice.
-func NewReader(r io.ReaderAt, size int64) (*Reader, error) {
+func NewReader(r io.ReaderAt, size int64) (*Reader, error) { return newReader(r, size, section.most) }
+
+// newReader takes how many entries of each section are read.
+func newReader(r io.ReaderAt, size int64, most func(section) uint64) (*Reader, error) {
 	if err := sniff(r, size); err != nil {
 		return nil, err
 	}
@@ -46,7 +52,9 @@ func NewReader(r io.ReaderAt, size int64) (*Reader, error) {
 		if b.count[s] == 0 {
 			b.first[s] = at
 		}
-		b.count[s]++
+		if b.count[s]++; b.count[s] > most(s) {
+			return nil, &FormatError{Offset: at, Entry: e.key.String(), Reason: fmt.Sprintf("more than %d entries of %s: a bundle has no more", most(s), s.plural())}
+		}
 		if err := b.index(c, &e); err != nil {
 			return nil, err
 		}
@@ -161,6 +169,33 @@ func (b *Reader) Object(_ context.Context, ref objects.Ref) ([]byte, error) {
 		return nil, err
 	}
 	return data, nil
+}
+
+// Hashed is an object of a bundle.
+type Hashed struct {
+	Digest objects.Digest // what its name says
+	Sum    objects.Digest // what its bytes hash to
+}
+
+// Objects reads all objects and hashes them, by digest. It stops at the first error, which is that of the file.
+func (b *Reader) Objects() iter.Seq2[Hashed, error] {
+	return func(yield func(Hashed, error) bool) {
+		byPlace := func(a, b entry) int { return cmp.Compare(a.offset, b.offset) }
+		for _, e := range slices.SortedFunc(maps.Values(b.objects), byPlace) {
+			sum := sha256.New()
+			n, err := io.Copy(sum, io.NewSectionReader(b.r, e.offset, e.size))
+			if err == nil && n < e.size {
+				err = io.ErrUnexpectedEOF
+			}
+			if err != nil {
+				yield(Hashed{}, fmt.Errorf("read object %s: %w", e.key.digest, err))
+				return
+			}
+			if !yield(Hashed{Digest: e.key.digest, Sum: objects.Digest(sum.Sum(nil))}, nil) {
+				return
+			}
+		}
+	}
 }
 
 // each calls yield for the entries of a section until it returns false.

@@ -3,6 +3,7 @@ package bundle_test
 import (
 	"bytes"
 	"fmt"
+	"maps"
 	"strings"
 	"testing"
 
@@ -29,6 +30,23 @@ func (k *kit) resign(t testing.TB, kind audit.Kind, change func(*audit.Verdict))
 	}
 	k.verdicts[i].Payload = encode(t, &v)
 	k.proofs, k.point = nil, nil
+	k.seeLog(t)
+}
+
+// signCalls has the verifier sign the verdicts on the calls that the witness has seen as well.
+func (k *kit) signCalls(t testing.TB) {
+	t.Helper()
+	place := k.verdicts[len(k.verdicts)-1].Place
+	for _, v := range audited(t, k.pack(t), k.trust()).Verdicts {
+		if v.Kind != audit.KindWire {
+			continue
+		}
+		if err := k.verifier.Sign(&v); err != nil {
+			t.Fatal(err)
+		}
+		place++
+		k.verdicts = append(k.verdicts, bundle.Record{Place: place, Payload: encode(t, &v)})
+	}
 	k.seeLog(t)
 }
 
@@ -187,44 +205,43 @@ func TestTampered(t *testing.T) {
 	}
 }
 
-// TestReceiptsLeftOut takes the receipt away that a signed verdict on a call names. An auditor who names no witness cannot say
-// more than that it is not there.
+// TestReceiptsLeftOut takes the receipts away that signed verdicts on calls name. An auditor who names no witness cannot say more
+// than that they are not there.
 func TestReceiptsLeftOut(t *testing.T) {
 	k := newKit(t, audittest.Of("whole", audittest.Whole()))
-	report := audited(t, k.pack(t), k.trust())
-	place := k.verdicts[len(k.verdicts)-1].Place
-	for i := range report.Verdicts {
-		if v := report.Verdicts[i]; v.Kind == audit.KindWire {
-			if err := k.verifier.Sign(&v); err != nil {
-				t.Fatal(err)
+	k.signCalls(t)
+	receipts := k.receipts
+	verifier := bundle.Options{Trusted: []string{k.verifier.Public()}}
+	calls := len(receipts)
+	for name, tt := range map[string]struct {
+		options  bundle.Options
+		receipts []bundle.Record
+		want     map[string]int
+		less     int // verdicts that are not confirmed: where receipts are looked at, those without theirs
+	}{
+		"all there":                 {k.trust(), receipts, nil, 0},
+		"all there, nobody trusted": {bundle.Options{}, receipts, nil, 0},
+		"nobody trusted":            {bundle.Options{}, nil, map[string]int{"could-not-check receipt": calls}, 0},
+		"a verifier trusted":        {verifier, nil, map[string]int{"could-not-check receipt": calls}, 0},
+		"one is left":               {verifier, receipts[:1], map[string]int{"could-not-check receipt": calls - 1}, calls - 1},
+		"a witness trusted": {k.trust(), nil, map[string]int{
+			"could-not-check receipt": calls, "mismatch unwitnessed": calls - 1, // one call was not answered
+		}, calls},
+		"another witness trusted": {bundle.Options{Witnesses: []string{newKey(t).Public()}}, receipts, map[string]int{
+			"could-not-check receipt": calls, "mismatch unwitnessed": calls - 1,
+		}, calls},
+	} {
+		k.receipts = tt.receipts
+		report := audited(t, k.pack(t), tt.options)
+		got := make(map[string]int)
+		for i := range report.Verdicts {
+			if v := &report.Verdicts[i]; v.Result != audit.Match {
+				got[fmt.Sprintf("%s %s", v.Result, v.Rule)]++
 			}
-			place++
-			k.verdicts = append(k.verdicts, bundle.Record{Place: place, Payload: encode(t, &v)})
 		}
-	}
-	k.point, k.proofs = nil, nil
-	k.seeLog(t)
-	for _, o := range []bundle.Options{k.trust(), {}} {
-		if got := findings(audited(t, k.pack(t), o)); got != "" {
-			t.Errorf("with all receipts: %s", got)
+		if !maps.Equal(got, tt.want) || report.Confirmed != len(k.verdicts)-tt.less {
+			t.Errorf("%s: %d of %d confirmed, found %v, want %v", name, report.Confirmed, len(k.verdicts), got, tt.want)
 		}
-	}
-	k.receipts = nil
-	report = audited(t, k.pack(t), bundle.Options{})
-	n := 0
-	for i := range report.Verdicts {
-		if v := &report.Verdicts[i]; v.Result == audit.CouldNotCheck && v.Rule == bundle.RuleReceipt {
-			n++
-		} else if v.Result != audit.Match {
-			t.Errorf("%s", v)
-		}
-	}
-	if n == 0 {
-		t.Error("nothing is said about the receipts")
-	}
-	report = audited(t, k.pack(t), k.trust())
-	if got := findings(report); !strings.Contains(got, "mismatch "+audit.RuleUnwitnessed) || !strings.Contains(got, bundle.RuleVerdict) {
-		t.Errorf("with a witness that every call passes: %s", got)
 	}
 }
 

@@ -30,6 +30,8 @@ type Writer struct {
 	objects  audit.ObjectSet
 	buf      []byte
 	err      error
+	most     func(section) uint64 // entries of each section
+	count    [sections]uint64
 }
 
 // NewWriter begins a bundle. The caller buffers w, calls [Writer.Close], and then makes what was written durable.
@@ -37,7 +39,7 @@ func NewWriter(w io.Writer, m Manifest) (*Writer, error) {
 	if !m.Session.Valid() {
 		return nil, fmt.Errorf("%w: session %.40q is no ULID", ErrContent, m.Session)
 	}
-	b := &Writer{w: w, sum: sha256.New(), manifest: m}
+	b := &Writer{w: w, sum: sha256.New(), manifest: m, most: section.most}
 	return b, b.write(key{section: sectionManifest}, m.encode())
 }
 
@@ -138,7 +140,10 @@ func (b *Writer) write(k key, content []byte) error {
 		return b.fail(fmt.Errorf("%w: %s does not come behind %s", ErrContent, k, b.last))
 	case size > k.section.limit():
 		return b.fail(fmt.Errorf("%w: %s has %d bytes, at most %d", ErrContent, k, size, k.section.limit()))
+	case b.count[k.section] == b.most(k.section):
+		return b.fail(fmt.Errorf("%w: %s is one more than the %d entries of %s that a bundle has at most", ErrContent, k, b.most(k.section), k.section.plural()))
 	}
+	b.count[k.section]++
 	var block [blockSize]byte
 	b.put(appendHeader(block[:0], k.String(), int64(len(content))))
 	b.put(content)
