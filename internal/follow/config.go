@@ -131,6 +131,7 @@ type Status struct {
 	Due      int    // sessions that are to be opened for Config.Audit or Config.Recheck, now or since the start
 	Retrying int    // sessions that wait after an error
 	Failed   int    // sessions left alone after a final error
+	Lost     int    // sessions whose logs were gone before they were handled to their ends, since the start
 	// Swept is when the last complete sweep ended, zero before the first.
 	Swept time.Time
 	// SweepErr is why the newest sweep was not complete, nil when it was.

@@ -5,7 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"log/slog"
 	"math/rand/v2"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -477,4 +479,69 @@ func TestConfig(t *testing.T) {
 			t.Errorf("%s: accepted", name)
 		}
 	}
+}
+
+// TestNotFoundIsNotGone: what a handler does not find says nothing about the session. It is tried again, and is not forgotten.
+func TestNotFoundIsNotGone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		id := sessionID(1)
+		w.grow(id, 3)
+		away := true
+		w.fail = func(_ events.ID, seq uint64) error {
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			if seq == 2 && away {
+				return fmt.Errorf("a record: %w", eventlog.ErrNotFound)
+			}
+			return nil
+		}
+		f, stop := w.run(w.config())
+		defer stop()
+		pass(10 * time.Minute)
+		if st := f.Status(); st.Sessions != 1 || st.Retrying != 1 || st.Behind != 1 || st.Lost != 0 || w.opens(id) != 1 {
+			t.Errorf("status %+v, opened %d times", st, w.opens(id))
+		}
+		w.mu.Lock()
+		away = false
+		w.mu.Unlock()
+		pass(time.Minute)
+		w.wantHandled(id, 3)
+	})
+}
+
+// TestLost deletes sessions: those that were not handled to their ends are told of, each once.
+func TestLost(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		handled, waiting, unseen := sessionID(1), sessionID(2), sessionID(3)
+		w.grow(handled, 3)
+		w.grow(waiting, 3)
+		w.fail = func(id events.ID, _ uint64) error {
+			if id == waiting {
+				return errBroken
+			}
+			return nil
+		}
+		var out strings.Builder // read when all is quiet
+		cfg := w.config()
+		cfg.Log = slog.New(slog.NewTextHandler(&out, &slog.HandlerOptions{Level: slog.LevelError}))
+		f, stop := w.run(cfg)
+		defer stop()
+		pass(time.Minute)
+		last := w.grow(unseen, 1)
+		w.mu.Lock()
+		w.gone[handled], w.gone[waiting], w.gone[unseen] = true, true, true
+		w.mu.Unlock()
+		f.Notify(unseen, last)
+		pass(10 * time.Minute)
+		if st := f.Status(); st.Sessions != 0 || st.Retrying != 0 || st.Lost != 2 {
+			t.Errorf("status %+v", st)
+		}
+		for id, want := range map[events.ID]int{handled: 0, waiting: 1, unseen: 1} {
+			if got := strings.Count(out.String(), string(id)); got != want {
+				t.Errorf("session %s was told of %d times, want %d:\n%s", id, got, want, &out)
+			}
+		}
+	})
 }

@@ -33,6 +33,7 @@ type Follower struct {
 	share    float64    // of the sessions at rest that the current sweep opens anew
 	swept    time.Time
 	sweepErr error
+	lost     int // sessions that were gone before they were handled to their end
 }
 
 // session is what is known of one session. The fields behind the first group belong to the worker that visits it.
@@ -112,7 +113,7 @@ func (f *Follower) stop() {
 func (f *Follower) Status() Status {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	st := Status{Sessions: len(f.sessions), Open: f.open.Len(), Swept: f.swept, SweepErr: f.sweepErr}
+	st := Status{Sessions: len(f.sessions), Open: f.open.Len(), Swept: f.swept, SweepErr: f.sweepErr, Lost: f.lost}
 	for _, s := range f.sessions {
 		if s.target > s.done && !s.broken {
 			st.Behind++
@@ -256,7 +257,7 @@ func (f *Follower) sweepOnce(ctx context.Context) error {
 	defer f.mu.Unlock()
 	for _, s := range f.sessions {
 		if s.seen != f.sweep && !s.visiting {
-			f.forget(s)
+			f.lose(ctx, s)
 		}
 	}
 	return problems
@@ -300,6 +301,17 @@ func (f *Follower) unhandled(s *session) {
 	if s.retry == nil && !s.failed {
 		f.enqueue(s)
 	}
+}
+
+// lose drops a session whose log is not there any more. Nobody can handle what was not handled of it, which is told. The lock is
+// held; nobody visits it.
+func (f *Follower) lose(ctx context.Context, s *session) {
+	if s.retry != nil || s.target > s.done && !s.broken {
+		f.lost++
+		f.cfg.Log.ErrorContext(ctx, "a session is gone that was not handled to its end", slog.String("session", string(s.id)),
+			slog.Uint64("handled", s.done), slog.Uint64("last", s.target), slog.Int("failures", s.failures))
+	}
+	f.forget(s)
 }
 
 // forget drops everything about a session. The lock is held; nobody visits it.
@@ -352,5 +364,16 @@ func Wait(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// isGone reports whether err says that the session does not exist any more.
-func isGone(err error) bool { return errors.Is(err, eventlog.ErrNotFound) }
+// goneError is what a session's own log says when it does not exist any more. What a handler does not find is something else.
+type goneError struct{ err error }
+
+func (e *goneError) Error() string { return e.err.Error() }
+func (e *goneError) Unwrap() error { return e.err }
+
+// ofLog returns an error of a session's log, as a [*goneError] when it says that there is none.
+func ofLog(err error) error {
+	if errors.Is(err, eventlog.ErrNotFound) {
+		return &goneError{err}
+	}
+	return err
+}

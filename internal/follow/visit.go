@@ -86,7 +86,7 @@ func (f *Follower) visit(ctx context.Context, s *session) error {
 			if errors.Is(err, eventlog.ErrGap) || errors.Is(err, eventlog.ErrCorrupt) {
 				return f.broken(ctx, s, err)
 			}
-			return err
+			return ofLog(err)
 		}
 		if err := s.handler.Apply(ctx, m); err != nil {
 			return fmt.Errorf("event %d: %w", m.Seq, err)
@@ -143,7 +143,7 @@ func (f *Follower) prepare(ctx context.Context, s *session, suspect, whole bool)
 	f.mu.Unlock()
 	if s.log == nil {
 		if s.log, err = f.cfg.Store.Open(ctx, s.id); err != nil {
-			return false, err
+			return false, ofLog(err)
 		}
 	}
 	if s.handler != nil && !suspect {
@@ -151,7 +151,7 @@ func (f *Follower) prepare(ctx context.Context, s *session, suspect, whole bool)
 	}
 	last, err := s.log.Last(ctx)
 	if err != nil {
-		return false, err
+		return false, ofLog(err)
 	}
 	if !s.known {
 		if err := f.know(ctx, s, last); err != nil {
@@ -236,8 +236,8 @@ func (f *Follower) leave(ctx context.Context, s *session, err error) {
 	case err == nil:
 		s.failures = 0
 		f.settle(s)
-	case isGone(err):
-		f.forget(s)
+	case errors.As(err, new(*goneError)):
+		f.lose(ctx, s)
 	case errors.Is(err, ErrFinal):
 		f.cfg.Log.ErrorContext(ctx, "session given up until it changes", slog.String("session", string(s.id)), slog.Any("error", err))
 		f.close(s)

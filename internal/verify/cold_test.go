@@ -2,7 +2,9 @@ package verify_test
 
 import (
 	"context"
+	"fmt"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"testing"
 
@@ -94,5 +96,65 @@ func TestColdSaysNothingTwice(t *testing.T) {
 	}
 	if findings != 1 {
 		t.Errorf("%d findings", findings)
+	}
+}
+
+// TestColdCalls: another verifier, whose verdicts count, has signed of each call that what passed the witness matches. Of one it
+// does not: a cold check says so once, however often it is made, and says nothing of the calls that were never compared.
+func TestColdCalls(t *testing.T) {
+	b := newBench(t)
+	w := b.witness()
+	s := newSession(1)
+	b.putObjects(s)
+	calls := audittest.Of("", s.log).Calls()
+	liar := newKey(t)
+	after := uint64(0)
+	for i, e := range calls {
+		stream := e.Body.(*events.LLMStream)
+		body := stream.Body
+		if i == 1 {
+			body = digestOf("another body")
+		}
+		place := w.saw(s.id, e.Seq, body, nil)
+		hash, _ := e.Hash()
+		said := audit.Verdict{
+			Kind: audit.KindWire, Session: s.id, Seq: e.Seq, Event: e.ID, Chain: hash, Turn: stream.Turn, Step: stream.Step, Attempt: stream.Attempt,
+			Result: audit.Match, Recorded: stream.Body, Rebuilt: stream.Body, Wire: stream.Body, Receipt: place, Time: 1,
+		}
+		if err := liar.Sign(&said); err != nil {
+			t.Fatal(err)
+		}
+		payload, err := said.Encode()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if after, err = b.client.WireVerdicts().Append(t.Context(), s.id, fmt.Sprintf("%s.%d.wire", s.id, e.Seq), payload, after); err != nil {
+			t.Fatal(err)
+		}
+	}
+	b.write(s, 1000)
+	cfg := w.config()
+	cfg.ColdShare, cfg.Trusted = 1, []string{liar.Public()}
+	registry := prometheus.NewPedanticRegistry()
+	cfg.Registry = registry
+	_, kill := b.start(cfg)
+	b.until("a cold finding", func() bool {
+		return slices.ContainsFunc(b.verdicts(s.id), func(v audit.Verdict) bool { return v.Rule == audit.RuleCold })
+	})
+	s.log.Turn("one", "more")
+	b.write(s, 1000)
+	b.until("another cold check", func() bool { return value(t, registry, "refold_verifier_cold_checks_total", "mismatch") >= 2 })
+	kill()
+	found := 0
+	for _, v := range b.verdicts(s.id) {
+		if v.Result == audit.Match {
+			continue
+		}
+		if found++; v.Rule != audit.RuleCold || v.Result != audit.Mismatch || !strings.Contains(v.Reason, fmt.Sprintf("event %d: wire mismatch", calls[1].Seq)) {
+			t.Errorf("found %s", &v)
+		}
+	}
+	if found != 1 {
+		t.Errorf("%d findings", found)
 	}
 }

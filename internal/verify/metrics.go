@@ -103,6 +103,12 @@ func gauges(v *Verifier) []prometheus.Collector {
 			func() float64 { return float64(v.Status().Due) }),
 		gauge("refold_verifier_failed_sessions", "Sessions left alone after an error that trying again does not cure.",
 			func() float64 { return float64(v.Status().Failed) }),
+		gauge("refold_verifier_retrying_sessions", "Sessions that wait after an error of any kind and are tried again.",
+			func() float64 { return float64(v.Status().Retrying) }),
+		prometheus.NewCounterFunc(prometheus.CounterOpts{
+			Name: "refold_verifier_lost_sessions_total",
+			Help: "Sessions whose logs were gone before this verifier had checked them to their ends.",
+		}, func() float64 { return float64(v.Status().Lost) }),
 		gauge("refold_verifier_could_not_check", "Sessions whose next request cannot be checked now; they are tried again.",
 			func() float64 { return float64(v.waiting()) }),
 		gauge("refold_verifier_unread_sessions", "Sessions whose receipts from before the start are still to be looked at.",

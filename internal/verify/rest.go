@@ -33,8 +33,9 @@ func (v *Verifier) atRest(ctx context.Context, session events.ID, log eventlog.L
 	case last > signed.Seq && (v.cfg.Recheck == 0 || signed.Result == audit.InvalidLog): // nobody would fold the rest
 		return signed.Seq, false, nil
 	}
+	owes := false
 	if last > signed.Seq {
-		if owes, err := v.owesWire(ctx, session, signed); err != nil || owes {
+		if owes, err = v.owesWire(ctx, session, signed); err != nil {
 			return signed.Seq, false, err
 		}
 	}
@@ -46,18 +47,23 @@ func (v *Verifier) atRest(ctx context.Context, session events.ID, log eventlog.L
 		case err != nil:
 			return 0, false, err
 		case m.Seq > last: // it has grown meanwhile, which is noticed as always
-			return signed.Seq, true, nil
+			return signed.Seq, !owes, nil
 		case !t.fits(&m, signed):
 			return signed.Seq, false, nil
 		}
 	}
-	return signed.Seq, t.next == last+1, nil
+	if owes && t.failed { // without a receipt nothing is said about the call
+		owes = v.mayHavePassed(ctx, session, signed.Seq)
+	}
+	return signed.Seq, t.next == last+1 && !owes, nil
 }
 
 // tail is the end of a log, from the newest signed event on.
 type tail struct {
-	next  uint64
-	chain events.Hash // of the event before
+	next   uint64
+	chain  events.Hash // of the event before
+	ended  bool        // the signed event's call, if that is a request
+	failed bool        // it has ended before anything of an answer came
 }
 
 // fits reports whether the next message is the signed event, or one behind it that calls for no verdict.
@@ -77,6 +83,13 @@ func (t *tail) fits(m *eventlog.Message, signed *audit.Verdict) bool {
 	}
 	if m.Type == events.TypeLLMStream || m.Type == events.TypeTurnEnd || m.Type == events.TypeSessionClosed {
 		return false
+	}
+	switch m.Type {
+	case events.TypeLLMFailed:
+		t.failed, t.ended = !t.ended, true
+	case events.TypeAssistantChunk, events.TypeAssistantMessage, events.TypeCompactionSummary, events.TypeSessionTitle:
+		t.ended = true
+	default: // it says nothing of the call
 	}
 	e, err := m.Event()
 	return err == nil && e.Prev == t.chain

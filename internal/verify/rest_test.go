@@ -175,6 +175,12 @@ func TestStreamMadeAgain(t *testing.T) {
 // deleteStream deletes the session's stream, which no program of ours does.
 func (b *bench) deleteStream(id events.ID) {
 	b.t.Helper()
+	b.deleteNamed(jetstream.SessionStream(id))
+}
+
+// deleteNamed deletes any stream as an operator may.
+func (b *bench) deleteNamed(stream string) {
+	b.t.Helper()
 	conn, err := nats.Connect("", nats.InProcessServer(b.server.InProcess()))
 	if err != nil {
 		b.t.Fatal(err)
@@ -184,7 +190,7 @@ func (b *bench) deleteStream(id events.ID) {
 	if err != nil {
 		b.t.Fatal(err)
 	}
-	if err := js.DeleteStream(b.t.Context(), jetstream.SessionStream(id)); err != nil {
+	if err := js.DeleteStream(b.t.Context(), stream); err != nil {
 		b.t.Fatal(err)
 	}
 }

@@ -3,10 +3,12 @@ package verify_test
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"iter"
 	"os"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -351,6 +353,52 @@ func TestLookAtTheEnd(t *testing.T) {
 			kill()
 			if folded := store.of(s.id) >= int(s.log.Len()); folded != tt.folded {
 				t.Errorf("%d of %d events were read", store.of(s.id), s.log.Len())
+			}
+		})
+	}
+}
+
+// TestFailedCallAtRest starts a verifier again over a session whose last call has failed, with events behind it that call for no
+// verdict. Without a receipt there is nothing to say about the call, and the log is left alone; with one there is, and with a
+// server that does not tell it may be.
+func TestFailedCallAtRest(t *testing.T) {
+	for name, tt := range map[string]struct {
+		passed, away, folded bool
+	}{
+		"no receipt": {}, "a receipt": {passed: true, folded: true}, "not known": {away: true, folded: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newBench(t)
+			w := b.witness()
+			s := newSession(1)
+			b.putObjects(s)
+			call := audittest.Of("", s.log).Calls()[0]
+			b.write(s, int(call.Seq)+1) // it has failed
+			v, kill := b.start(w.config())
+			b.until("verdicts", func() bool { return b.complete(s) && audited(v) })
+			kill()
+			if tt.passed {
+				w.saw(s.id, call.Seq, call.Body.(*events.LLMStream).Body, nil)
+			}
+			var away atomic.Bool
+			away.Store(tt.away)
+			store := &reads{Store: b.client.Logs(), events: map[events.ID]int{}}
+			cfg := w.config()
+			cfg.Store, cfg.Hints, cfg.Recheck = store, nil, 100_000*time.Hour
+			cfg.Witness.Receipts = &awayRecords{cfg.Witness.Receipts, &away}
+			v, kill = b.start(cfg)
+			defer kill()
+			b.until("a look at the session", func() bool { return !v.Status().Swept.IsZero() && store.of(s.id) >= 2 })
+			if tt.folded {
+				b.until("a fold", func() bool { return store.of(s.id) >= s.next })
+			} else {
+				b.until("a verifier that is current", func() bool { return isCurrent(v.Status()) })
+				if n := store.of(s.id); n != 2 {
+					t.Errorf("%d of %d events were read", n, s.next)
+				}
+			}
+			if tt.passed {
+				b.until("a wire verdict", func() bool { return b.wires(s.id) == fmt.Sprintf("%d match", call.Seq) })
 			}
 		})
 	}

@@ -497,3 +497,39 @@ func TestServiceConfig(t *testing.T) {
 		t.Errorf("registered twice: %v", err)
 	}
 }
+
+// TestStreamIsMissing deletes a shared stream before a session comes. That a verdict or a receipt cannot be stored or read is no
+// finding, is told as long as it lasts, and keeps nothing from being checked when the stream is there again.
+func TestStreamIsMissing(t *testing.T) {
+	for _, stream := range []string{jetstream.VerdictsStream, jetstream.WitnessStream} {
+		t.Run(stream, func(t *testing.T) {
+			b := newBench(t)
+			w := b.witness()
+			s := newSession(1)
+			b.putObjects(s)
+			cfg := w.config()
+			registry := prometheus.NewPedanticRegistry()
+			cfg.Registry = registry
+			v, kill := b.start(cfg)
+			defer kill()
+			b.sweeps(v, 1)
+			b.deleteNamed(stream)
+			b.write(s, 1000)
+			b.until("a session that is tried again", func() bool {
+				return value(t, registry, "refold_verifier_retrying_sessions", "") == 1 && value(t, registry, "refold_verifier_lag_events", "") > 0
+			})
+			b.sweeps(v, 3)
+			if st := v.Status(); st.Sessions != 1 || st.Lag == 0 || st.Retrying != 1 || st.Failed != 0 || st.Lost != 0 {
+				t.Errorf("status %+v", st)
+			}
+			if err := b.client.EnsureStreams(t.Context(), stream); err != nil {
+				t.Fatal(err)
+			}
+			for _, e := range audittest.Of("", s.log).Calls() {
+				w.saw(s.id, e.Seq, e.Body.(*events.LLMStream).Body, nil)
+			}
+			b.until("all verdicts", func() bool { return b.complete(s) && v.Status().Retrying == 0 })
+			b.wantEach(s)
+		})
+	}
+}

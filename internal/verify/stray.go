@@ -255,6 +255,16 @@ func (l *strayLook) judge(ctx context.Context, place uint64, receipt audit.Recei
 	if again > 1 && r.keep(place, &receipt) < again {
 		return nil
 	}
+	if found.Rule == audit.RuleWire {
+		l.verifier.accusing.Lock()
+		defer l.verifier.accusing.Unlock()
+		if done, err := l.compared(ctx, &p); err != nil || done { // a wire verdict says the same since
+			if done {
+				r.done(&p)
+			}
+			return err
+		}
+	}
 	if err := l.publish(ctx, found); err != nil {
 		return err
 	}
@@ -311,7 +321,7 @@ func (l *strayLook) permitted(ctx context.Context, r *audit.Receipt) (known bool
 	if err != nil || !ok {
 		return true, nil, err
 	}
-	return true, streamOf(l.session, &m), nil
+	return true, audit.PermittedBy(l.session, &m), nil
 }
 
 // messageAt returns the message at seq; ok is false when the log, as its leader has it, holds none.
@@ -335,31 +345,7 @@ func copiedOf(ctx context.Context, log eventlog.Log) (uint64, error) {
 	if err != nil || !ok {
 		return 0, err
 	}
-	e, err := m.Event()
-	if err != nil {
-		return 0, nil //nolint:nilerr // a log that is broken from the start has copied nothing
-	}
-	if b, ok := e.Body.(*events.SessionCreated); ok && b.SeedLength > 0 {
-		return b.SeedLength + 1, nil
-	}
-	return 0, nil
-}
-
-// streamOf returns the call that the message permits, nil when it permits none.
-func streamOf(session events.ID, m *eventlog.Message) *audit.Call {
-	if m.Type != events.TypeLLMStream {
-		return nil
-	}
-	v := audit.Verdict{Session: session, Seq: m.Seq, Chain: events.HashPayload(m.Payload)}
-	if m.ID.Valid() {
-		v.Event = m.ID
-	}
-	if e, err := m.Event(); err == nil {
-		if b, ok := e.Body.(*events.LLMStream); ok {
-			v.Turn, v.Step, v.Attempt, v.Recorded = b.Turn, b.Step, b.Attempt, b.Body
-		}
-	}
-	return audit.CallOf(&v)
+	return audit.CopiedBy(&m), nil
 }
 
 // earlier returns the place of the first receipt of the same call, when that is another one. Receipts mostly come in the

@@ -117,6 +117,8 @@ type Verifier struct {
 
 	strangers strangers
 
+	accusing sync.Mutex // held while it is looked whether a receipt is accused already, and while that is published
+
 	receiptLooks, absenceLooks looks
 	unread                     atomic.Int64 // sessions whose receipts from before the start were not looked at
 	unbelieved                 atomic.Int64 // sessions without a log whose newest verdict is not to be believed
@@ -151,6 +153,7 @@ func New(cfg Config) (*Verifier, error) {
 
 // Run checks until ctx ends, which is no error. Whatever it had not published by then is checked again by the next run.
 func (v *Verifier) Run(ctx context.Context) error {
+	v.cfg.Log.InfoContext(ctx, "verdicts are signed with this key", slog.String("verifier", v.cfg.Key.Public()))
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return v.follower.Run(ctx) })
 	group.Go(func() error { newAbsences(v).run(ctx); return nil })

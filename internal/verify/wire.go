@@ -116,15 +116,46 @@ func (c *calls) settle(ctx context.Context) error {
 		}
 		c.unsent = c.due.Wire(receipt, required)
 	}
-	if c.unsent != nil {
-		if err := c.flush(ctx); err != nil {
-			return err
-		}
+	if err := c.accuse(ctx); err != nil {
+		return err
 	}
 	seq := c.due.Seq()
 	c.receipts = slices.DeleteFunc(c.receipts, func(p audit.PlacedReceipt) bool { return p.Receipt.Seq <= seq })
 	c.due, c.unsent = nil, nil
 	return nil
+}
+
+// accuse publishes the verdict that is not published yet, if any, unless it accuses a receipt of which a stray verdict says the
+// same: that receipt was looked at before the log showed the end of the call, or came after that.
+func (c *calls) accuse(ctx context.Context) error {
+	if c.unsent == nil {
+		return nil
+	}
+	if c.unsent.Rule == audit.RuleWire {
+		c.verifier.accusing.Lock()
+		defer c.verifier.accusing.Unlock()
+		accused, err := c.verifier.accused(ctx, c.session, c.unsent.Receipt)
+		if err != nil {
+			return fmt.Errorf("session %s: receipt of event %d: %w: %w", c.session, c.due.Seq(), audit.ErrCouldNotCheck, err)
+		}
+		if accused {
+			return nil
+		}
+	}
+	return c.flush(ctx)
+}
+
+// accused reports whether a stray verdict is about the receipt at the place.
+func (v *Verifier) accused(ctx context.Context, session events.ID, place uint64) (bool, error) {
+	for record, err := range v.cfg.Witness.Strays.Read(ctx, session, 1) {
+		if err != nil {
+			return false, err
+		}
+		if old, err := v.believed(&record); err == nil && old.Receipt == place {
+			return true, nil
+		}
+	}
+	return false, nil
 }
 
 // receipt returns the first receipt of the call that is due, nil when there is none that is believed.
@@ -262,6 +293,22 @@ func (v *Verifier) receiptOf(ctx context.Context, record *jetstream.Record) (aud
 		return ignore(ignoredSignature, err)
 	}
 	return r, nil
+}
+
+// mayHavePassed reports whether there is a receipt of a request for the call that the event seq permits, or that is not known.
+func (v *Verifier) mayHavePassed(ctx context.Context, session events.ID, seq uint64) bool {
+	if current(ctx, v.cfg.Witness.Receipts) != nil {
+		return true
+	}
+	for record, err := range v.cfg.Witness.Receipts.Read(ctx, session, 1) {
+		if err != nil {
+			return true
+		}
+		if r, err := audit.DecodeReceipt(record.Payload); err == nil && r.Kind == audit.ReceiptRequest && r.Seq == seq {
+			return true
+		}
+	}
+	return false
 }
 
 // owesWire reports whether a session whose newest verdict is signed, and whose log goes on behind it, may have a call whose

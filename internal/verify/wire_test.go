@@ -472,3 +472,107 @@ func TestWitnessConfig(t *testing.T) {
 		t.Error("a witness without a place for strays is accepted")
 	}
 }
+
+// TestAccusedOnce: what passed for a call differs from what the log recorded, and it is a receipt that says so before the log
+// shows the end of the call, or after the log has shown that the call failed. Whoever folds the log again then, in whatever
+// state it is, accuses nobody of it a second time, and neither does a check of the whole session.
+func TestAccusedOnce(t *testing.T) {
+	failed := func(e *events.Event) bool { return e.Type() == events.TypeLLMFailed }
+	for name, tt := range map[string]struct {
+		before func(e *events.Event) bool // the receipt comes before this event
+		more   int                        // events that the log has then, from that one on
+	}{
+		"the call goes on":                {failed, 0},
+		"it has failed":                   {failed, 1},
+		"another attempt goes on":         {failed, 4},
+		"another attempt has its verdict": {failed, 1000},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newBench(t)
+			w := b.witness()
+			s := newSession(1)
+			b.putObjects(s)
+			end := slices.IndexFunc(s.log.Events, func(e events.Event) bool { return tt.before(&e) })
+			b.write(s, end)
+			call := s.log.Events[slices.IndexFunc(s.log.Events, func(e events.Event) bool { return e.Type() == events.TypeLLMStream })]
+			for n := tt.more; n > 0 && s.next < len(s.log.Events); n-- {
+				w.writeAfter(s, call.Seq)
+			}
+			v, kill := b.start(w.config())
+			b.until("the end of the log", func() bool { return v.Status().Lag == 0 && b.complete(s) })
+			place := w.saw(s.id, call.Seq, digestOf("another body"), nil)
+			found := func() (list []audit.Verdict) {
+				for _, records := range []*jetstream.Records{b.client.WireVerdicts(), b.client.StrayVerdicts()} {
+					verdicts, _ := b.stored(records, s.id)
+					for _, v := range verdicts {
+						if v.Result != audit.Match {
+							list = append(list, v)
+						}
+					}
+				}
+				return list
+			}
+			b.until("the finding", func() bool { return len(found()) > 0 })
+			kill()
+			for more := true; more; {
+				more = w.writeAfter(s, call.Seq)
+				cfg := w.config()
+				cfg.AuditAtStart = true
+				v, kill := b.start(cfg)
+				b.until("the end of the log", func() bool { return audited(v) && b.complete(s) })
+				b.sweeps(v, 1)
+				kill()
+			}
+			if got := found(); len(got) != 1 || got[0].Receipt != place || got[0].Seq != call.Seq || got[0].Rule != audit.RuleWire {
+				t.Errorf("found %v", got)
+			}
+			b.wantEach(s)
+			if got := w.checked(s); len(got) != 1 || got[0].Receipt != place {
+				t.Errorf("a check of the whole session finds %v", got)
+			}
+		})
+	}
+}
+
+// checked checks the whole session against everything that was signed, and returns what is found.
+func (w *witness) checked(s *session) (found []audit.Verdict) {
+	w.t.Helper()
+	check := audittest.Of("", s.log).LogCheck()
+	for _, records := range []*jetstream.Records{w.client.Verdicts(), w.client.WireVerdicts(), w.client.StrayVerdicts()} {
+		verdicts, _ := w.stored(records, s.id)
+		check.Prior = append(check.Prior, verdicts...)
+	}
+	for record, err := range w.client.Receipts().Read(w.t.Context(), s.id, 1) {
+		if err != nil {
+			w.t.Fatal(err)
+		}
+		r, err := audit.DecodeReceipt(record.Payload)
+		if err != nil {
+			w.t.Fatal(err)
+		}
+		check.Receipts = append(check.Receipts, audit.PlacedReceipt{Place: record.Seq, Receipt: r})
+	}
+	check.Witnesses = []string{w.key.Public()}
+	report, err := audit.CheckLog(w.t.Context(), check)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	for _, v := range report.Verdicts {
+		if v.Result != audit.Match {
+			found = append(found, v)
+		}
+	}
+	return found
+}
+
+// writeAfter appends the session's next event, and the receipt of each call behind the event seq.
+func (w *witness) writeAfter(s *session, seq uint64) (more bool) {
+	w.t.Helper()
+	if s.next >= len(s.log.Events) {
+		return false
+	}
+	if s.log.Events[s.next].Seq > seq {
+		return w.write(s, 1)
+	}
+	return w.bench.write(s, 1)
+}
