@@ -52,6 +52,28 @@ func (l *Logs) Open(ctx context.Context, id events.ID) (eventlog.Log, error) {
 	return log, nil
 }
 
+// At returns one event of a session as the stream's leader has it. The error wraps [eventlog.ErrNotFound] when there is no such
+// session, or no such event in several looks.
+func (l *Logs) At(ctx context.Context, id events.ID, seq uint64) (eventlog.Message, error) {
+	var raw rawMessage
+	for look := range gapSightings {
+		if look > 0 && wait(ctx, backoff(look-1)) != nil {
+			break
+		}
+		var err error
+		if raw, err = l.client.atLeader(ctx, SessionStream(id), getRequest{Seq: seq}); err != nil {
+			return eventlog.Message{}, fmt.Errorf("session %s: event %d: %w", id, seq, mapped(err))
+		}
+		if raw.seq > 0 {
+			return message(id, raw)
+		}
+	}
+	if err := ctx.Err(); err != nil {
+		return eventlog.Message{}, fmt.Errorf("session %s: event %d: %w", id, seq, err)
+	}
+	return eventlog.Message{}, fmt.Errorf("session %s: event %d: %w", id, seq, eventlog.ErrNotFound)
+}
+
 // sessionLog is the [eventlog.Log] of one session.
 type sessionLog struct {
 	client *Client

@@ -81,7 +81,7 @@ var (
 		{path: "internal/faults", own: []string{"pkg"}, notStd: []string{"testing"}},
 		{path: "internal/jetstream", own: []string{"pkg", "internal/files"}, modules: []string{natsModule, compressModule, syncModule, ulidModule}},
 		{path: "internal/provider", own: []string{"pkg", "internal/files"}, modules: []string{jsonModule, prometheusModule, syncModule}},
-		{path: "internal/witness", own: []string{"pkg", "internal/provider"}, modules: []string{prometheusModule}},
+		{path: "internal/witness", own: []string{"pkg", "internal/follow", "internal/provider"}, modules: []string{prometheusModule}},
 		{path: "internal/tools", own: []string{"pkg"}, modules: []string{graphemeModule, jsonModule, mcpModule, schemaModule, syncModule}},
 		{
 			path:    "internal/worker",

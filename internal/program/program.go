@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	stdlog "log"
 	"log/slog"
 	"os"
 	"os/signal"
@@ -170,7 +171,20 @@ func (s *Service) Logger() (*slog.Logger, error) {
 		return nil, fmt.Errorf("--log-level %q: want debug, info, warn or error", s.LogLevel)
 	}
 	s.log = slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: level}))
+	stdlog.SetFlags(0)
+	stdlog.SetOutput(libraries{s.log})
 	return s.log, nil
+}
+
+// libraries takes what libraries print with the standard library's logger. An HTTP client quotes what a server has sent unasked, which
+// may be a credential that it was given: that is left out.
+type libraries struct{ log *slog.Logger }
+
+// Write implements [io.Writer].
+func (l libraries) Write(p []byte) (int, error) {
+	text, _, _ := strings.Cut(strings.TrimSpace(string(p)), " starting with ")
+	l.log.Warn("a library says", slog.String("text", text))
+	return len(p), nil
 }
 
 // streamsOf names the shared streams that a program cannot do without. It makes those that are missing, when it may; one

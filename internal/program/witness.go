@@ -25,6 +25,8 @@ type WitnessFlags struct {
 	KeyFile   string
 	Creds     string // as in [VerifierFlags]
 	PlainHTTP bool
+	Record    bool          // a request passes only when the log of its session permits it
+	MaxCalls  int           // that may be under way at once; 0: the witness's own
 	Grace     time.Duration // 0: the witness's own
 }
 
@@ -50,10 +52,14 @@ func NewWitness(ctx context.Context, client *jetstream.Client, f *WitnessFlags, 
 	if err != nil {
 		return nil, err
 	}
-	w, err := witness.New(witness.Config{
+	cfg := witness.Config{
 		Upstream: f.Upstream, PlainHTTP: f.PlainHTTP, Key: key, Requests: client.Receipts(), Answers: client.AnswerReceipts(),
-		NewID: NewID, Registry: reg, Grace: f.Grace, Log: log,
-	})
+		NewID: NewID, Registry: reg, MaxCalls: f.MaxCalls, Grace: f.Grace, Log: log,
+	}
+	if f.Record {
+		cfg.Record = client.Logs()
+	}
+	w, err := witness.New(cfg)
 	if err != nil {
 		_ = listener.Close() // nobody has connected
 		return nil, fmt.Errorf("--upstream: %w", err)
@@ -85,6 +91,9 @@ func Witness() *cobra.Command {
 			if w.Grace < 0 {
 				return fmt.Errorf("--grace %v: want a time", w.Grace)
 			}
+			if w.MaxCalls < 1 {
+				return fmt.Errorf("--max-calls %d: want at least 1", w.MaxCalls)
+			}
 			out := cmd.OutOrStdout()
 			w.Creds = s.Creds
 			return s.Run(cmd.Context(), "witness", func(ctx context.Context, client *jetstream.Client, reg *prometheus.Registry, log *slog.Logger) (Runner, error) {
@@ -98,6 +107,8 @@ func Witness() *cobra.Command {
 	f.StringVar(&w.Upstream, "upstream", env("REFOLD_WITNESS_UPSTREAM", ""), "base URL of the provider's API (REFOLD_WITNESS_UPSTREAM)")
 	f.StringVar(&w.KeyFile, "key", env("REFOLD_WITNESS_KEY", "witness.seed"), "file with the nkey seed that signs receipts; it is made when missing (REFOLD_WITNESS_KEY)")
 	f.BoolVar(&w.PlainHTTP, "plain-http", false, "send what workers send, keys included, over plain http to an upstream on another host")
+	f.BoolVar(&w.Record, "require-record", false, "pass a request only when its session's log holds the event that permits it, with the digest of this body; needs the right to read sessions")
+	f.IntVar(&w.MaxCalls, "max-calls", witness.DefaultMaxCalls, "how many calls may be under way at once; one more is answered with status 503")
 	f.DurationVar(&w.Grace, "grace", 10*time.Second, "how long calls under way may go on when the witness is told to stop")
 	return cmd
 }

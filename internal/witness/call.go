@@ -1,6 +1,7 @@
 package witness
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/json"
@@ -10,7 +11,9 @@ import (
 	"io"
 	"log/slog"
 	"net/http"
+	"net/http/httptrace"
 	"net/http/httputil"
+	"net/textproto"
 	"strconv"
 	"strings"
 	"time"
@@ -33,12 +36,15 @@ func parseSeq(s string) uint64 {
 type call struct {
 	witness *Witness
 	rw      http.ResponseWriter
+	header  http.Header   // of the request
 	receipt audit.Receipt // of the request; of the answer, with changes
 	source  *timedBody    // what body reads
 	body    *heldBody     // nil for what is no call
 	answer  answerWriter
 	status  int // of the answer, 0 as long as there is none
 	passed  bool
+	aheads  int    // how many informational answers came ahead of the answer
+	broke   error  // what reading the upstream's answer ended with, nil as long as it may go on and at its end
 	outcome string // set where it is decided; empty: by how the answer ended
 }
 
@@ -48,17 +54,24 @@ func (w *Witness) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 	defer w.metrics.inflight.Dec()
 	ctx, cancel := context.WithCancel(r.Context())
 	defer cancel()
-	c := &call{witness: w, rw: rw}
-	c.answer = answerWriter{ResponseWriter: rw, digest: sha256.New(), call: c}
+	c := &call{witness: w, rw: rw, header: r.Header}
+	control := http.NewResponseController(rw)
+	c.answer = answerWriter{ResponseWriter: rw, control: control, wait: w.cfg.BodyTimeout, digest: sha256.New(), call: c, informed: r.ProtoAtLeast(1, 1)}
+	_ = control.SetWriteDeadline(time.Time{}) // that of the call before on the connection
 	c.receipt = audit.Receipt{Kind: audit.ReceiptRequest, Call: w.cfg.NewID()}
 	c.receipt.Session, c.receipt.Seq = named(r.Header)
 	c.receipt.Describe(r.Method, r.URL.EscapedPath()) // not the query, which may hold a key
 	if r.Method == http.MethodConnect || r.Method == http.MethodTrace || !strings.HasPrefix(r.URL.Path, "/") {
-		c.refuse(http.StatusNotImplemented, outcomeUnsupported, "the witness passes calls of an API on, no "+c.receipt.Method)
-		c.count()
+		c.turnAway(ctx, http.StatusNotImplemented, outcomeUnsupported, "the witness passes calls of an API on, no "+c.receipt.Method)
 		return
 	}
-	control := http.NewResponseController(rw)
+	if underway := w.underway.Add(1); underway > int64(w.cfg.MaxCalls) {
+		w.underway.Add(-1)
+		rw.Header().Set("Retry-After", retryAfter)
+		c.turnAway(ctx, http.StatusServiceUnavailable, outcomeBusy, fmt.Sprintf("the witness has %d calls under way and takes no more", w.cfg.MaxCalls))
+		return
+	}
+	defer w.underway.Add(-1)
 	_ = control.EnableFullDuplex() // always there in HTTP/1: answers may begin while requests are read
 	c.source = &timedBody{src: r.Body, control: control, wait: w.cfg.BodyTimeout}
 	c.body = newHeldBody(c.source, w.cfg.Hold, func(d events.BodyDigest) error { return c.permit(ctx, d) })
@@ -68,7 +81,8 @@ func (w *Witness) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 		c.failed(rw, r, err)
 		return
 	}
-	out := r.WithContext(ctx)
+	r.Header.Del("Upgrade") // no other protocol is spoken: the request is one without
+	out := r.WithContext(httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{Got1xxResponse: c.ahead}))
 	out.Body = c.body // the server's own stays out of the transport's hands
 	proxy := &httputil.ReverseProxy{
 		Rewrite:        func(p *httputil.ProxyRequest) { c.rewrite(p, r, whole) },
@@ -82,13 +96,23 @@ func (w *Witness) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 	c.passed = true
 }
 
-// permit stores the receipt of the request, whose body has been read to its end.
+// turnAway answers a request of which nothing is read.
+func (c *call) turnAway(ctx context.Context, status int, outcome, message string) {
+	c.refuse(status, outcome, message)
+	c.tell(ctx, message)
+	c.count()
+}
+
+// permit stores the receipt of the request, whose body has been read to its end, when the log permits the request.
 func (c *call) permit(ctx context.Context, body events.BodyDigest) error {
 	w := c.witness
 	began := w.cfg.Now()
 	c.receipt.Body, c.receipt.Time = body, began.UnixMilli()
 	ctx, cancel := context.WithTimeout(ctx, w.cfg.StoreTimeout)
 	defer cancel()
+	if err := w.recorded(ctx, &c.receipt); err != nil {
+		return err
+	}
 	err := w.keep(ctx, w.cfg.Requests, &c.receipt)
 	w.metrics.waited(w.cfg.Now().Sub(began))
 	w.metrics.receipt(string(audit.ReceiptRequest), err)
@@ -135,8 +159,11 @@ var errEarly = errors.New("it has answered, and not taken the whole request, so 
 // answered looks at the head of the upstream's answer. One to a request that is not whole yet waits for the receipt: the
 // upstream may have read all that it wanted. Only that the request has failed may be said before.
 func (c *call) answered(resp *http.Response) error {
-	if resp.StatusCode == http.StatusSwitchingProtocols {
+	switch {
+	case resp.StatusCode == http.StatusSwitchingProtocols:
 		return errors.New("it switches to another protocol, which nobody asked for")
+	case resp.StatusCode < http.StatusOK: // the lower ones ahead of an answer are dealt with elsewhere
+		return fmt.Errorf("it answers with status %03d, which does not exist", resp.StatusCode)
 	}
 	c.status = resp.StatusCode
 	if resp.StatusCode < http.StatusBadRequest && !c.body.permitted.Load() {
@@ -157,19 +184,48 @@ func (c *call) answered(resp *http.Response) error {
 	if _, ok := resp.Header["Content-Type"]; !ok {
 		c.rw.Header()["Content-Type"] = nil // none is made up
 	}
+	resp.Body = &answerBody{ReadCloser: resp.Body, call: c}
 	return nil
+}
+
+// maxAhead bounds how many informational answers may come ahead of an answer.
+const maxAhead = 100
+
+// ahead counts what comes ahead of an answer. Its error ends the call.
+func (c *call) ahead(int, textproto.MIMEHeader) error {
+	if c.aheads++; c.aheads > maxAhead {
+		return fmt.Errorf("it sends more than %d informational answers ahead of one", maxAhead)
+	}
+	return nil
+}
+
+// answerBody is what the upstream answers. It notes why that ends early.
+type answerBody struct {
+	io.ReadCloser
+	call *call
+}
+
+// Read implements [io.Reader].
+func (b *answerBody) Read(p []byte) (int, error) {
+	n, err := b.ReadCloser.Read(p)
+	if err != nil && !errors.Is(err, io.EOF) {
+		b.call.broke = err
+	}
+	return n, err
 }
 
 // failed answers a request that has no answer from the upstream.
 func (c *call) failed(_ http.ResponseWriter, r *http.Request, err error) {
 	fault := c.body.failure()
-	why := scrub(err.Error(), r.Header)
+	why := scrub(err.Error(), c.header)
 	var refused *receiptError
 	switch {
 	case fault != nil && !errors.As(fault, &refused):
 		c.refuse(http.StatusBadRequest, outcomeAborted, "the request's body ended early: "+fault.Error())
 	case r.Context().Err() != nil: // the client has gone; or, and then it reads this, the witness is to go
 		c.refuse(http.StatusBadGateway, outcomeLeft, "the witness was told to stop and has ended the call")
+	case fault != nil && errors.As(refused.err, new(*unrecordedError)):
+		c.refuse(http.StatusConflict, outcomeUnrecorded, "the witness refuses the request, which no log permits: "+refused.err.Error())
 	case fault != nil:
 		c.refuse(http.StatusServiceUnavailable, outcomeRefused,
 			"the witness refuses the request, of which the provider has not got the whole: "+fault.Error())
@@ -178,11 +234,16 @@ func (c *call) failed(_ http.ResponseWriter, r *http.Request, err error) {
 	default:
 		c.refuse(http.StatusBadGateway, outcomeUnreachable, "the witness got no answer from "+c.witness.upstream.Host+": "+why)
 	}
+	c.tell(r.Context(), why)
+}
+
+// tell logs why a call, whose outcome is decided, has not passed to its end.
+func (c *call) tell(ctx context.Context, why string) {
 	level := slog.LevelWarn
-	if r.Context().Err() != nil {
+	if ctx.Err() != nil {
 		level = slog.LevelInfo // nobody waits for it any more
 	}
-	c.witness.cfg.Log.LogAttrs(r.Context(), level, "a call has no answer", callAttrs(&c.receipt), slog.String("path", c.receipt.Target),
+	c.witness.cfg.Log.LogAttrs(ctx, level, "a call has not passed to its end", callAttrs(&c.receipt), slog.String("path", c.receipt.Target),
 		slog.String("outcome", c.outcome), slog.String("error", audit.Reason(why)))
 }
 
@@ -230,20 +291,23 @@ func (c *call) refuse(status int, outcome, message string) {
 // end waits until nobody reads the request any more, counts the call and has the answer's receipt stored. It runs also
 // when the answer broke, which the proxy reports by a panic.
 func (c *call) end(ctx context.Context, cancel func()) {
-	left := ctx.Err() != nil || c.answer.err != nil
+	left := cmp.Or(c.answer.err, ctx.Err())
 	cancel()
 	if !c.body.ended.Load() {
 		c.source.stop() // the connection is not used again
 	}
 	request := c.body.finish()
+	c.answer.limit() // for the end of the answer
 	switch {
 	case c.outcome != "":
 	case c.passed:
 		c.outcome = outcomeAnswered
-	case left:
+	case left != nil:
 		c.outcome = outcomeLeft
+		c.tell(ctx, scrub(left.Error(), c.header))
 	default:
 		c.outcome = outcomeBroken
+		c.tell(ctx, scrub(fmt.Sprint(c.broke), c.header))
 	}
 	c.count()
 	if c.status == 0 && !errors.Is(request, io.EOF) {
@@ -259,13 +323,16 @@ func (c *call) end(ctx context.Context, cancel func()) {
 
 func (c *call) count() { c.witness.metrics.requests.WithLabelValues(c.outcome).Inc() }
 
-// answerWriter hashes what the client is sent of an answer.
+// answerWriter hashes what the client is sent of an answer. A client that takes nothing of it for the time wait has left.
 type answerWriter struct {
 	http.ResponseWriter
-	call   *call
-	digest hash.Hash
-	n      int64
-	err    error
+	control  *http.ResponseController
+	wait     time.Duration
+	call     *call
+	informed bool // the client knows of informational answers
+	digest   hash.Hash
+	n        int64
+	err      error
 }
 
 // Unwrap lets a response controller through.
@@ -274,13 +341,15 @@ func (a *answerWriter) Unwrap() http.ResponseWriter { return a.ResponseWriter }
 // WriteHeader implements [http.ResponseWriter]. Nothing that comes ahead of an answer passes before the request's receipt is
 // stored: its headers may be an answer.
 func (a *answerWriter) WriteHeader(status int) {
-	if status >= http.StatusOK || a.call.body.permitted.Load() {
+	if status >= http.StatusOK || a.informed && a.call.body.permitted.Load() {
+		a.limit()
 		a.ResponseWriter.WriteHeader(status)
 	}
 }
 
 // Write implements [io.Writer].
 func (a *answerWriter) Write(p []byte) (int, error) {
+	a.limit()
 	n, err := a.ResponseWriter.Write(p)
 	a.digest.Write(p[:n])
 	a.n += int64(n)
@@ -288,4 +357,8 @@ func (a *answerWriter) Write(p []byte) (int, error) {
 		a.err = fmt.Errorf("write to the client: %w", err)
 	}
 	return n, err
+}
+
+func (a *answerWriter) limit() {
+	_ = a.control.SetWriteDeadline(time.Now().Add(a.wait)) // always there in HTTP/1
 }

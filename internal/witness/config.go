@@ -44,14 +44,19 @@ type Config struct {
 
 	// Now is the clock of receipts. Nil: time.Now.
 	Now func() time.Time
+	// Record, unless nil, holds the logs of the sessions: a request that needs an event which permits it passes only when the log
+	// of its session holds that event, with the digest of this body. Nil: requests pass unchecked.
+	Record Logs
+	// MaxCalls bounds the calls under way at once. Clients may have four times as many connections. 0: 1,000.
+	MaxCalls int
 	// Hold is how many of a request's last bytes wait for the receipt, at least 1. 0: 32 KiB.
 	Hold int
 	// StoreTimeout bounds the wait for a request's receipt. 0: 10 s.
 	StoreTimeout time.Duration
 	// AnswerTimeout bounds the attempts to store an answer's receipt. 0: 1 min.
 	AnswerTimeout time.Duration
-	// BodyTimeout is how long a request's body may stand still, and how long an answer waits for the end of the request that it
-	// answers. 0: 1 min.
+	// BodyTimeout is how long the body of a request, or of an answer that its client does not take, may stand still, and how
+	// long an answer waits for the end of the request that it answers. 0: 1 min.
 	BodyTimeout time.Duration
 	// IdleTimeout is how long a client's connection is kept between requests. 0: 2 min.
 	IdleTimeout time.Duration
@@ -81,6 +86,9 @@ func (c *Config) setDefaults() {
 	if c.Now == nil {
 		c.Now = time.Now
 	}
+	if c.MaxCalls == 0 {
+		c.MaxCalls = DefaultMaxCalls
+	}
 	if c.Hold == 0 {
 		c.Hold = 32 << 10
 	}
@@ -94,8 +102,8 @@ func (c *Config) validate() (*url.URL, error) {
 	switch {
 	case c.Key == nil, c.Requests == nil, c.Answers == nil, c.NewID == nil, c.Registry == nil:
 		return nil, fmt.Errorf("%w: key, stores, ids and registry are required", ErrConfig)
-	case c.Hold < 1 || c.StoreTimeout < 0 || c.AnswerTimeout < 0 || c.BodyTimeout < 0 || c.IdleTimeout < 0 || c.Grace < 0:
-		return nil, fmt.Errorf("%w: a size or time is negative", ErrConfig)
+	case c.MaxCalls < 1 || c.Hold < 1 || c.StoreTimeout < 0 || c.AnswerTimeout < 0 || c.BodyTimeout < 0 || c.IdleTimeout < 0 || c.Grace < 0:
+		return nil, fmt.Errorf("%w: a number, size or time is negative", ErrConfig)
 	}
 	u, err := url.Parse(c.Upstream)
 	switch {
@@ -116,7 +124,13 @@ func loopback(host string) bool {
 }
 
 const (
+	// DefaultMaxCalls is how many calls may be under way at once when nobody says otherwise.
+	DefaultMaxCalls = 1000
+
+	connsPerCall = 4 // clients keep connections between their calls
+
 	dialTimeout   = 10 * time.Second
+	maxHead       = 64 << 10 // of a request
 	maxAnswerHead = 256 << 10
 )
 
@@ -133,8 +147,8 @@ func newTransport(c *Config) *http.Transport {
 		TLSClientConfig:        c.TLS,
 		TLSHandshakeTimeout:    dialTimeout,
 		IdleConnTimeout:        15 * time.Second,
-		MaxIdleConns:           1024,
-		MaxIdleConnsPerHost:    1024,
+		MaxIdleConns:           c.MaxCalls,
+		MaxIdleConnsPerHost:    c.MaxCalls,
 		MaxResponseHeaderBytes: maxAnswerHead,
 		DisableCompression:     true,
 		Protocols:              protocols,

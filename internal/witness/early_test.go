@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -217,7 +218,8 @@ func TestSmuggled(t *testing.T) {
 		_, _ = io.WriteString(w, "done")
 	}))
 	t.Cleanup(up.Close)
-	b := stand(t, up.URL, func(c *witness.Config) { c.Hold = 10 })
+	var log linesOf
+	b := stand(t, up.URL, func(c *witness.Config) { c.Hold, c.Log = 10, slog.New(slog.NewTextHandler(&log, nil)) })
 	address := strings.TrimPrefix(b.url, "http://")
 	inner := "POST /smuggled HTTP/1.1\r\nHost: w\r\nX-Refold-Session: " + string(session) + "\r\nX-Refold-Seq: 9\r\nContent-Length: 1\r\n\r\nz"
 	var all sync.WaitGroup // each takes a second, in which the server waits for its connection to end
@@ -243,6 +245,11 @@ func TestSmuggled(t *testing.T) {
 		}
 	}
 	all.Wait()
+	for _, line := range log.all() {
+		if strings.Contains(line, "panic") {
+			t.Errorf("%.1000s", line)
+		}
+	}
 	mu.Lock()
 	defer mu.Unlock()
 	if paths["/smuggled"] != 0 {

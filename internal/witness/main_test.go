@@ -270,11 +270,21 @@ type response struct {
 	header  http.Header
 	trailer http.Header
 	body    []byte
-	err     error // of reading the body
+	err     error // of reading the body, or with the status 0 why there is no answer
 }
 
 // do sends a request and reads the answer; a failure to get one fails the test.
 func (b *bench) do(method, path string, header http.Header, body io.Reader) response {
+	b.t.Helper()
+	got := b.try(method, path, header, body)
+	if got.status == 0 {
+		b.t.Fatal(got.err)
+	}
+	return got
+}
+
+// try sends a request and reads the answer, of which there may be none.
+func (b *bench) try(method, path string, header http.Header, body io.Reader) response {
 	b.t.Helper()
 	req, err := http.NewRequestWithContext(b.t.Context(), method, b.url+path, body)
 	if err != nil {
@@ -283,7 +293,7 @@ func (b *bench) do(method, path string, header http.Header, body io.Reader) resp
 	maps.Copy(req.Header, header)
 	resp, err := b.client.Do(req)
 	if err != nil {
-		b.t.Fatal(err)
+		return response{err: err}
 	}
 	defer func() { _ = resp.Body.Close() }()
 	got := response{status: resp.StatusCode, header: resp.Header}

@@ -13,8 +13,10 @@ const (
 	outcomeLeft        = "left"        // the client went away before the answer's end
 	outcomeAborted     = "aborted"     // the request's body never came to its end
 	outcomeRefused     = "refused"     // the receipt could not be stored
+	outcomeUnrecorded  = "unrecorded"  // no log permits the request
 	outcomeUnreachable = "unreachable" // the upstream could not be reached, or gave no answer
 	outcomeEarly       = "early"       // the upstream answered without taking the whole request, and that was not passed on
+	outcomeBusy        = "busy"        // there were too many calls under way
 	outcomeUnsupported = "unsupported" // a request that is no call
 )
 

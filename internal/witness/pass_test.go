@@ -127,6 +127,12 @@ func TestNames(t *testing.T) {
 		{[]string{id + "x"}, []string{"7"}, "", 0},
 		{[]string{"../" + id}, []string{"7"}, "", 0},
 		{[]string{"*"}, []string{"7"}, "", 0},
+		{[]string{id[:25] + "\u00c5"}, []string{"7"}, "", 0},
+		{[]string{"\uff10" + id[1:]}, []string{"7"}, "", 0}, // a wide digit
+		{[]string{id + "\xff"}, []string{"7"}, "", 0},
+		{[]string{id}, []string{"\uff17"}, "", 0},
+		{[]string{id}, []string{"\u0667"}, "", 0},
+		{[]string{id}, []string{"7\xff"}, "", 0},
 		{[]string{""}, []string{"7"}, "", 0},
 		{[]string{string(audit.NoSession)}, []string{"7"}, "", 0},
 		{[]string{id}, []string{"0"}, "", 0},

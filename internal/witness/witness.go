@@ -10,8 +10,10 @@ import (
 	"net/http"
 	"net/url"
 	"sync"
+	"sync/atomic"
 	"time"
 
+	"github.com/refold-dev/refold/internal/follow"
 	"github.com/refold-dev/refold/internal/provider"
 	"github.com/refold-dev/refold/pkg/audit"
 	"github.com/refold-dev/refold/pkg/events"
@@ -24,6 +26,8 @@ import (
 //
 //   - The receipt cannot be stored, or nobody says that it is: the request is answered with 503 and the upstream never
 //     has the whole of it. The receipt may be there all the same.
+//   - No log permits the request, where that is required: 409, and there is no receipt.
+//   - There are too many calls under way: 503, and nothing of the request is read.
 //   - The client does not send all of its body: there is no receipt and the upstream never has the whole.
 //   - The upstream answers before it has the whole: an error passes at once, and the client's connection ends behind it. Any
 //     other answer waits for the receipt, and becomes 502 when the request has no end.
@@ -39,9 +43,10 @@ type Witness struct {
 	metrics   *metrics
 	quiet     *log.Logger
 
-	answers sync.WaitGroup // receipts of answers that are being stored
-	stop    context.Context
-	cancel  context.CancelFunc // of what is left when the witness ends
+	underway atomic.Int64   // calls
+	answers  sync.WaitGroup // receipts of answers that are being stored
+	stop     context.Context
+	cancel   context.CancelFunc // of what is left when the witness ends
 }
 
 // New returns a witness. The error wraps [ErrConfig], or is the registry's. The caller calls [Witness.Serve], or
@@ -85,6 +90,7 @@ func Listen(ctx context.Context, addr string) (net.Listener, error) {
 
 const (
 	headerTimeout = 10 * time.Second
+	retryAfter    = "1"             // seconds, for who finds too many calls under way
 	endTime       = 5 * time.Second // for what was ended to notice it, and for the last receipts
 )
 
@@ -96,8 +102,10 @@ func (w *Witness) Serve(ctx context.Context, l net.Listener) error {
 	requests, cancelRequests := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancelRequests()
 	server := &http.Server{
-		Handler: w, ReadHeaderTimeout: headerTimeout, IdleTimeout: w.cfg.IdleTimeout, ErrorLog: slog.NewLogLogger(w.cfg.Log.Handler(), slog.LevelWarn),
+		Handler: w, ReadHeaderTimeout: headerTimeout, IdleTimeout: w.cfg.IdleTimeout, MaxHeaderBytes: maxHead,
+		ErrorLog:    slog.NewLogLogger(w.cfg.Log.Handler(), slog.LevelWarn),
 		BaseContext: func(net.Listener) context.Context { return requests }, DisableGeneralOptionsHandler: true,
+		ConnState: limitConns(connsPerCall*w.cfg.MaxCalls, ctx.Done()),
 	}
 	served := make(chan error, 1)
 	go func() { served <- server.Serve(l) }()
@@ -111,6 +119,27 @@ func (w *Witness) Serve(ctx context.Context, l net.Listener) error {
 		err = errors.Join(err, fmt.Errorf("witness: serve %s: %w", l.Addr(), end))
 	}
 	return err
+}
+
+// limitConns returns a hook for the states of a server's connections that has the server accept no other one while most are
+// open, until stop is closed: a server that is shut down waits until it accepts no more.
+func limitConns(most int, stop <-chan struct{}) func(net.Conn, http.ConnState) {
+	open := make(chan struct{}, most)
+	return func(_ net.Conn, state http.ConnState) {
+		switch state {
+		case http.StateNew: // the server accepts the next one behind this
+			select {
+			case open <- struct{}{}:
+			case <-stop:
+			}
+		case http.StateClosed, http.StateHijacked:
+			select {
+			case <-open:
+			default: // it came when the server was to stop
+			}
+		case http.StateActive, http.StateIdle:
+		}
+	}
 }
 
 func (w *Witness) shutdown(ctx context.Context, server *http.Server, cancelRequests func()) error {
@@ -156,7 +185,7 @@ func (w *Witness) keepAnswer(ctx context.Context, r audit.Receipt) {
 		defer context.AfterFunc(w.stop, cancel)() //nolint:contextcheck // the call has ended; the witness goes on
 		var err error
 		for wait := 50 * time.Millisecond; ; wait = min(2*wait, 5*time.Second) {
-			if err = w.keep(ctx, w.cfg.Answers, &r); err == nil || errors.Is(err, audit.ErrReceipt) || !pause(ctx, wait) {
+			if err = w.keep(ctx, w.cfg.Answers, &r); err == nil || errors.Is(err, audit.ErrReceipt) || !follow.Wait(ctx, wait) {
 				break
 			}
 		}
@@ -165,18 +194,6 @@ func (w *Witness) keepAnswer(ctx context.Context, r audit.Receipt) {
 			w.cfg.Log.WarnContext(ctx, "the receipt of an answer is not stored", callAttrs(&r), slog.Any("error", err))
 		}
 	})
-}
-
-// pause waits and reports whether ctx goes on.
-func pause(ctx context.Context, d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return true
-	case <-ctx.Done():
-		return false
-	}
 }
 
 func callAttrs(r *audit.Receipt) slog.Attr {
