@@ -92,7 +92,7 @@ func (b *bench) appendOver(ctx context.Context, tcp bool) error {
 		}
 		ratios, headers = append(ratios, middle[0]/middle[1]), append(headers, middle[2]/middle[1])
 	}
-	b.title("Append, %s (file storage, R1; medians, ratios by round, of %d rounds of %d interleaved triples)", where, b.rounds, appendPairs)
+	b.title("Append, %s (file storage, R1; medians, ratios by round, of %d rounds of %d interleaved triples; bare publish = 1x)", where, b.rounds, appendPairs)
 	b.line("bare synchronous publish", "%9v", median(times[1]))
 	b.line("bare publish with message ID and fence", "%9v %6.2fx", median(times[2]), median(headers))
 	b.line("append: encode, hash, fence, settle", "%9v %s", median(times[0]), most(median(ratios), appendGoal))

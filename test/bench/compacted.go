@@ -60,7 +60,7 @@ func (b *bench) compacted(context.Context) error {
 			took[i] = append(took[i], d)
 		}
 	}
-	b.title("One step with a compaction every %d events (mean of a cycle of %d, median of %d)", compactedEvery, cycles[0][1]-cycles[0][0], b.rounds)
+	b.title("One step with a compaction every %d events (mean of a cycle of %d, median of %d; behind 1000 = 1x)", compactedEvery, cycles[0][1]-cycles[0][0], b.rounds)
 	first := median(took[0])
 	for i, n := range histories {
 		d := median(took[i])

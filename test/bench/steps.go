@@ -100,7 +100,7 @@ func (b *bench) steps(ctx context.Context) error {
 			}
 		}
 	}
-	b.title("One step of %d events, by the events of history (median of %d)", sessions[0].ends[1]-sessions[0].ends[0], len(prepared[0]))
+	b.title("One step of %d events, by the events of history (median of %d; behind 100 = 1x)", sessions[0].ends[1]-sessions[0].ends[0], len(prepared[0]))
 	for _, m := range []struct {
 		what string
 		took [][]time.Duration
