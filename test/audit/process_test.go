@@ -2,10 +2,7 @@ package audit_test
 
 import (
 	"context"
-	"encoding/json"
-	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"math/rand/v2"
 	"os"
@@ -22,10 +19,8 @@ import (
 	"github.com/refold-dev/refold/internal/keyfile"
 	"github.com/refold-dev/refold/internal/verify"
 	"github.com/refold-dev/refold/pkg/events"
+	"github.com/refold-dev/refold/test/child"
 )
-
-// envVerifier holds the assignment of a test process that is to be a verifier.
-const envVerifier = "REFOLD_AUDIT_VERIFIER"
 
 // assignment is what a verifier process is told.
 type assignment struct {
@@ -40,26 +35,7 @@ type assignment struct {
 	AtStart     bool          `json:"atStart"`
 }
 
-// verifyAll is the main function of a verifier process. It ends with its parent, if it is not killed before.
-func verifyAll() int {
-	var a assignment
-	if err := json.Unmarshal([]byte(os.Getenv(envVerifier)), &a); err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		return 1
-	}
-	ctx, cancel := context.WithCancel(context.Background())
-	defer cancel()
-	go func() {
-		_, _ = io.Copy(io.Discard, os.Stdin) // returns when the parent is gone, too
-		os.Exit(1)
-	}()
-	if err := a.run(ctx); err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		return 1
-	}
-	return 0
-}
-
+// run is the main function of a verifier process.
 func (a *assignment) run(ctx context.Context) error {
 	client, err := jetstream.Connect(ctx, jetstream.Config{URL: a.NATS})
 	if err != nil {
@@ -152,61 +128,29 @@ func (k *killer) run(random *rand.Rand, key uint64) {
 			a.Recheck = 2 * time.Second
 		}
 		p := k.start(a, key)
+		if p == nil {
+			return
+		}
 		select {
 		case <-time.After(time.Duration(30+random.IntN(1500)) * time.Millisecond):
-		case <-p.ended: // it must not end by itself
-			k.t.Errorf("a verifier ended by itself: %v", p.err)
+		case <-p.Ended(): // it must not end by itself
+			k.t.Errorf("a verifier ended by itself: %v", p.Kill())
 		case <-k.t.Context().Done():
 		}
-		p.kill(k.t)
+		p.Kill()
 		if k.t.Failed() || !k.share.add() {
 			return
 		}
 	}
 }
 
-// process is a verifier that runs.
-type process struct {
-	cmd   *exec.Cmd
-	stdin io.Closer
-	ended chan struct{}
-	err   error // why it ended
-}
-
-// start starts a verifier with one of the keys.
-func (k *killer) start(a assignment, key uint64) *process {
+// start starts a verifier with one of the keys; nil after a failure, which it reports.
+func (k *killer) start(a assignment, key uint64) *child.Process {
 	k.t.Helper()
 	a.NATS, a.Witness, a.Key = k.url, k.witness, filepath.Join(k.dir, fmt.Sprintf("%d.seed", key))
-	text, err := json.Marshal(&a)
-	if err != nil {
-		k.t.Fatal(err)
-	}
-	p := &process{cmd: exec.Command(os.Args[0]), ended: make(chan struct{})} //nolint:noctx // it is killed
-	p.cmd.Env = append(os.Environ(), envVerifier+"="+string(text))
-	p.cmd.Stderr = k.t.Output()
-	if p.stdin, err = p.cmd.StdinPipe(); err == nil {
-		err = p.cmd.Start()
-	}
+	p, err := child.Start(&a, func(cmd *exec.Cmd) { cmd.Stderr = k.t.Output() })
 	if err != nil {
 		k.t.Errorf("start a verifier: %v", err)
-		close(p.ended)
-		return p
 	}
-	go func() {
-		defer close(p.ended)
-		p.err = p.cmd.Wait()
-	}()
 	return p
-}
-
-// kill kills the process with SIGKILL and waits until it is gone.
-func (p *process) kill(t *testing.T) {
-	t.Helper()
-	if p.cmd.Process == nil {
-		return
-	}
-	if err := p.cmd.Process.Kill(); err != nil && !errors.Is(err, os.ErrProcessDone) {
-		t.Errorf("kill a verifier: %v", err)
-	}
-	<-p.ended
 }

@@ -3,8 +3,8 @@
 package crash_test
 
 import (
+	"context"
 	"maps"
-	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -14,13 +14,12 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/refold-dev/refold/pkg/events"
+	"github.com/refold-dev/refold/test/child"
 )
 
 // TestMain runs the tests, or is a worker when a test says so.
 func TestMain(m *testing.M) {
-	if os.Getenv(envWorker) != "" {
-		os.Exit(work())
-	}
+	child.Main(func(ctx context.Context, a *assignment) error { return a.run(ctx) })
 	goleak.VerifyTestMain(m)
 }
 

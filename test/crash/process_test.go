@@ -4,8 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
-	"io"
 	"iter"
 	"log/slog"
 	"math"
@@ -23,9 +21,6 @@ import (
 	"github.com/refold-dev/refold/pkg/events"
 	"github.com/refold-dev/refold/pkg/objects"
 )
-
-// envWorker holds the assignment of a test process that is to be a worker.
-const envWorker = "REFOLD_CRASH_WORKER"
 
 // assignment is what a worker process is told.
 type assignment struct {
@@ -47,26 +42,7 @@ const (
 	attempts = 8
 )
 
-// work is the main function of a worker process. It ends with its parent, if it is not killed before.
-func work() int {
-	var a assignment
-	if err := json.Unmarshal([]byte(os.Getenv(envWorker)), &a); err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		return 1
-	}
-	ctx, cancel := context.WithCancel(context.Background())
-	defer cancel()
-	go func() {
-		_, _ = io.Copy(io.Discard, os.Stdin) // returns when the parent is gone, too
-		os.Exit(1)
-	}()
-	if err := a.run(ctx); err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		return 1
-	}
-	return 0
-}
-
+// run is the main function of a worker process.
 func (a *assignment) run(ctx context.Context) error {
 	const toldOn = 3 // the first file beside the standard ones
 	g := newGate(a.Stop, a.Trace, os.NewFile(toldOn, "reports"))

@@ -3,7 +3,6 @@ package crash_test
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -25,6 +24,7 @@ import (
 	"github.com/refold-dev/refold/pkg/eventlog"
 	"github.com/refold-dev/refold/pkg/events"
 	"github.com/refold-dev/refold/pkg/fold"
+	"github.com/refold-dev/refold/test/child"
 )
 
 // slot is a place where sessions are played, one after another: workers of one server share their inputs, so two
@@ -200,12 +200,12 @@ func (s *slot) play(t *testing.T, trace bool, stops ...boundary) (r *run, trail 
 	r.send(ctx)
 	r.mu.Unlock()
 	for _, stop := range stops {
-		p := s.start(ctx, t, r, stop.String(), false)
+		p := s.start(t, r, stop.String(), false)
 		at := r.stopped(ctx, t, p)
 		p.kill(t)
 		r.kills = append(r.kills, r.look(ctx, t, at))
 	}
-	p := s.start(ctx, t, r, "", trace)
+	p := s.start(t, r, "", trace)
 	trail = append(r.rest(ctx, t, p), p.kill(t)...)
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -347,7 +347,9 @@ func (r *run) dump(ctx context.Context, t *testing.T) {
 
 // process is a worker process.
 type process struct {
-	cmd     *exec.Cmd
+	*child.Process
+
+	state   *os.ProcessState // when it is gone
 	stop    string
 	reports <-chan passed
 	errors  bytes.Buffer // what it had to say; read after it is gone
@@ -355,33 +357,25 @@ type process struct {
 }
 
 // start starts a worker process for the session.
-func (s *slot) start(ctx context.Context, t *testing.T, r *run, stop string, trace bool) *process {
+func (s *slot) start(t *testing.T, r *run, stop string, trace bool) *process {
 	t.Helper()
 	told, tell, err := os.Pipe()
 	if err != nil {
 		t.Fatal(err)
 	}
-	raw, err := json.Marshal(assignment{
-		NATS: s.nats, Replicas: s.replicas, Provider: s.provider, Effects: r.effects, Stop: stop, Trace: trace,
+	p := &process{stop: stop}
+	a := assignment{NATS: s.nats, Replicas: s.replicas, Provider: s.provider, Effects: r.effects, Stop: stop, Trace: trace}
+	p.Process, err = child.Start(&a, func(cmd *exec.Cmd) {
+		cmd.Env = append(cmd.Env, provider.EnvDeepSeekKey+"=", "GOMAXPROCS=1")
+		cmd.ExtraFiles, cmd.Stderr = []*os.File{tell}, &p.errors
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	p := &process{cmd: exec.CommandContext(ctx, os.Args[0]), stop: stop}
-	p.cmd.Env = append(os.Environ(), envWorker+"="+string(raw), provider.EnvDeepSeekKey+"=", "GOMAXPROCS=1")
-	p.cmd.ExtraFiles, p.cmd.Stderr = []*os.File{tell}, &p.errors
-	if _, err := p.cmd.StdinPipe(); err != nil { // its end tells the process that this one is gone
-		t.Fatal(err)
-	}
-	err = p.cmd.Start()
 	_ = tell.Close() // the process has its own
 	if err != nil {
 		t.Fatal(err)
 	}
 	p.reports = reports(told)
 	p.close = sync.OnceValue(func() (rest []passed) {
-		_ = p.cmd.Process.Kill() // it may be gone
-		_ = p.cmd.Wait()         // an error says how it ended
+		p.state = p.Kill()
 		for at := range p.reports {
 			rest = append(rest, at)
 		}
@@ -396,8 +390,8 @@ func (s *slot) start(ctx context.Context, t *testing.T, r *run, stop string, tra
 func (p *process) kill(t *testing.T) []passed {
 	t.Helper()
 	rest := p.close()
-	if status, ok := p.cmd.ProcessState.Sys().(syscall.WaitStatus); !ok || status.Signal() != syscall.SIGKILL {
-		t.Errorf("the worker was not killed, it ended: %v\n%s", p.cmd.ProcessState, p.errors.String())
+	if status, ok := p.state.Sys().(syscall.WaitStatus); !ok || status.Signal() != syscall.SIGKILL {
+		t.Errorf("the worker was not killed, it ended: %v\n%s", p.state, p.errors.String())
 	}
 	return rest
 }
@@ -406,5 +400,5 @@ func (p *process) kill(t *testing.T) []passed {
 func (p *process) lost(t *testing.T) {
 	t.Helper()
 	p.close()
-	t.Fatalf("the worker ended by itself: %v\n%s", p.cmd.ProcessState, p.errors.String())
+	t.Fatalf("the worker ended by itself: %v\n%s", p.state, p.errors.String())
 }
