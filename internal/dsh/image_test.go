@@ -320,14 +320,18 @@ func TestImagesRefused(t *testing.T) {
 		"one too many": {text, dsh.Config{Uploads: change(func(d fstest.MapFS) {
 			d["009.request.bin"], d["009.response.json"] = d["001.request.bin"], d["001.response.json"]
 		})}, "accounts for upload 009"},
-		"no answer":      {text, dsh.Config{Uploads: change(func(d fstest.MapFS) { delete(d, "002.response.json") })}, "002"},
-		"answer no JSON": {text, dsh.Config{Uploads: change(func(d fstest.MapFS) { d["002.response.json"] = &fstest.MapFile{Data: []byte("<html>")} })}, "upload 002: its answer"},
-		"no form":        {text, dsh.Config{Uploads: change(func(d fstest.MapFS) { d["003.request.bin"] = &fstest.MapFile{Data: []byte("x")} })}, "upload 003"},
-		"cut form":       {text, dsh.Config{Uploads: change(func(d fstest.MapFS) { d["003.request.bin"] = &fstest.MapFile{Data: d["003.request.bin"].Data[:400]} })}, "upload 003"},
-		"either model":   {both.text(), dsh.Config{Uploads: one.dir}, "--image-model"},
-		"wrong bytes":    {text, dsh.Config{Attachments: fstest.MapFS{g.low.digest() + ".png": &fstest.MapFile{Data: g.large.came}}}, "call the file " + g.low.digest() + ".sent"},
-		"no image":       {text, dsh.Config{Attachments: fstest.MapFS{g.low.digest() + ".sent": &fstest.MapFile{Data: []byte("x")}}}, "unknown media type"},
-		"two files":      {text, dsh.Config{Attachments: fstest.MapFS{g.low.digest(): &fstest.MapFile{Data: g.low.came}, g.low.digest() + ".png": &fstest.MapFile{Data: g.low.came}}}, "two files"},
+		"no answer":         {text, dsh.Config{Uploads: change(func(d fstest.MapFS) { delete(d, "002.response.json") })}, "002"},
+		"answer no JSON":    {text, dsh.Config{Uploads: change(func(d fstest.MapFS) { d["002.response.json"] = &fstest.MapFile{Data: []byte("<html>")} })}, "upload 002: its answer"},
+		"no form":           {text, dsh.Config{Uploads: change(func(d fstest.MapFS) { d["003.request.bin"] = &fstest.MapFile{Data: []byte("x")} })}, "upload 003"},
+		"cut form":          {text, dsh.Config{Uploads: change(func(d fstest.MapFS) { d["003.request.bin"] = &fstest.MapFile{Data: d["003.request.bin"].Data[:400]} })}, "upload 003"},
+		"a pipe for a form": {text, dsh.Config{Uploads: change(func(d fstest.MapFS) { d["003.request.bin"] = &fstest.MapFile{Mode: fs.ModeNamedPipe} })}, "no regular file"},
+		"a pipe for an image": {
+			text, dsh.Config{Attachments: fstest.MapFS{g.low.digest() + ".png": &fstest.MapFile{Mode: fs.ModeNamedPipe}}}, "no regular file",
+		},
+		"either model": {both.text(), dsh.Config{Uploads: one.dir}, "--image-model"},
+		"wrong bytes":  {text, dsh.Config{Attachments: fstest.MapFS{g.low.digest() + ".png": &fstest.MapFile{Data: g.large.came}}}, "call the file " + g.low.digest() + ".sent"},
+		"no image":     {text, dsh.Config{Attachments: fstest.MapFS{g.low.digest() + ".sent": &fstest.MapFile{Data: []byte("x")}}}, "unknown media type"},
+		"two files":    {text, dsh.Config{Attachments: fstest.MapFS{g.low.digest(): &fstest.MapFile{Data: g.low.came}, g.low.digest() + ".png": &fstest.MapFile{Data: g.low.came}}}, "two files"},
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {

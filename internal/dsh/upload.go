@@ -137,6 +137,13 @@ func inspect(data []byte) (picture, error) {
 }
 
 func readFile(fsys fs.FS, name string) ([]byte, error) {
+	info, err := fs.Stat(fsys, name) // before opening: opening a pipe would wait
+	if err != nil {
+		return nil, err
+	}
+	if !info.Mode().IsRegular() {
+		return nil, &fs.PathError{Op: "open", Path: name, Err: errors.New("no regular file")}
+	}
 	f, err := fsys.Open(name)
 	if err != nil {
 		return nil, err
