@@ -2,68 +2,26 @@ package forks_test
 
 import (
 	"errors"
-	"os"
-	"regexp"
-	"strings"
 	"testing"
-
-	"github.com/nats-io/nats-server/v2/server"
 
 	"github.com/refold-dev/refold/internal/jetstream"
 	"github.com/refold-dev/refold/pkg/audit"
 	"github.com/refold-dev/refold/pkg/eventlog"
 	"github.com/refold-dev/refold/pkg/events"
+	"github.com/refold-dev/refold/test/fleet"
 )
 
-// documented returns the permissions that docs/format/streams.md grants, by the name of the row.
-func documented(t *testing.T) map[string]*server.Permissions {
-	t.Helper()
-	page, err := os.ReadFile("../../docs/format/streams.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, table, ok := strings.Cut(string(page), "## Permissions\n")
-	if !ok {
-		t.Fatal("the page has no permissions")
-	}
-	rows := make(map[string]*server.Permissions)
-	quoted, as := regexp.MustCompile("`([^`]+)`"), regexp.MustCompile(`as a ([a-z]+)`)
-	for line := range strings.Lines(table) {
-		cells := strings.Split(line, "|")
-		if len(cells) != 6 || strings.Contains(line, "---") || strings.Contains(line, "| who |") {
-			continue
-		}
-		var publish []string
-		for _, m := range quoted.FindAllStringSubmatch(cells[2], -1) {
-			publish = append(publish, m[1])
-		}
-		for _, m := range quoted.FindAllStringSubmatch(cells[3], -1) {
-			publish = append(publish, "$JS.API."+m[1])
-		}
-		subscribe := []string{"_INBOX_" + strings.TrimSpace(cells[1]) + ".>"}
-		for _, m := range quoted.FindAllStringSubmatch(cells[4], -1) {
-			subscribe = append(subscribe, m[1])
-		}
-		if m := as.FindStringSubmatch(cells[3]); m != nil {
-			publish = append(publish, rows[m[1]].Publish.Allow...)
-		}
-		p := &server.Permissions{
-			Publish:   &server.SubjectPermission{Allow: publish, Deny: []string{}},
-			Subscribe: &server.SubjectPermission{Allow: subscribe},
-		}
-		if len(publish) == 0 {
-			p.Publish.Deny = []string{">"}
-		}
-		rows[strings.TrimSpace(cells[1])] = p
-	}
-	return rows
-}
-
-// TestPermissions forks a session while every program has the permissions that the page grants it, and no others.
+// TestPermissions forks a session while every program has the account and the permissions of the example configuration.
 func TestPermissions(t *testing.T) {
-	users := documented(t)
-	s := newSystemWith(t, users)
-	client, worker, verifier, projector, reader := s.as("client"), s.as("worker"), s.as("verifier"), s.as("projector"), s.as("reader")
+	f := fleet.Start(t, nil)
+	f.MakeStreams()
+	s := system{t: t, server: f.Server, url: f.Provider, key: newKey(t)}
+	as := func(user string) *system {
+		other := s
+		other.client = f.As(user)
+		return &other
+	}
+	client, worker, verifier, projector, reader := as("client"), as("worker"), as("verifier"), as("projector"), as("reader")
 	for _, needs := range []struct {
 		service *system
 		streams []string

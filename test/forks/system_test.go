@@ -6,11 +6,9 @@ import (
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
-	"strings"
 	"testing"
 	"time"
 
-	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
 	natsjs "github.com/nats-io/nats.go/jetstream"
 	"github.com/oklog/ulid/v2"
@@ -44,23 +42,7 @@ type system struct {
 
 func newSystem(t *testing.T) *system {
 	t.Helper()
-	return newSystemWith(t, nil)
-}
-
-// newSystemWith returns a system whose server knows users with permissions; nil: everybody may do everything.
-func newSystemWith(t *testing.T, users map[string]*server.Permissions) *system {
-	t.Helper()
-	options := embedded.Options{StoreDir: t.TempDir()}
-	if users != nil {
-		options.Port = -1
-		options.Configure = func(o *server.Options) {
-			for name, p := range users {
-				o.Users = append(o.Users, &server.User{Username: name, Password: "pass", Permissions: p})
-			}
-			o.Users = append(o.Users, &server.User{Username: "all", Password: "pass"})
-		}
-	}
-	running, err := embedded.Start(options)
+	running, err := embedded.Start(embedded.Options{StoreDir: t.TempDir()})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -71,41 +53,25 @@ func newSystemWith(t *testing.T, users map[string]*server.Permissions) *system {
 	}
 	web := httptest.NewServer(sim)
 	t.Cleanup(web.Close)
-	key, err := audit.NewKey()
+	s := &system{t: t, server: running, url: web.URL, key: newKey(t)}
+	s.client, err = jetstream.Connect(t.Context(), jetstream.Config{InProcess: running, Logger: s.log()})
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &system{t: t, server: running, url: web.URL, key: key}
-	if users == nil {
-		s.client = s.connect(jetstream.Config{InProcess: running})
-	} else {
-		s = s.as("all")
-	}
+	t.Cleanup(s.client.Close)
 	if err := s.client.EnsureStreams(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	return s
 }
 
-func (s *system) connect(cfg jetstream.Config) *jetstream.Client {
-	s.t.Helper()
-	cfg.Logger = s.log()
-	client, err := jetstream.Connect(s.t.Context(), cfg)
+func newKey(t *testing.T) *audit.Key {
+	t.Helper()
+	key, err := audit.NewKey()
 	if err != nil {
-		s.t.Fatal(err)
+		t.Fatal(err)
 	}
-	s.t.Cleanup(client.Close)
-	return client
-}
-
-// as returns the same system as one of its users sees it.
-func (s *system) as(user string) *system {
-	s.t.Helper()
-	other := *s
-	other.client = s.connect(jetstream.Config{
-		URL: strings.Replace(s.server.ClientURL(), "://", "://"+user+":pass@", 1), InboxPrefix: "_INBOX_" + user,
-	})
-	return &other
+	return key
 }
 
 // runner is a service.
