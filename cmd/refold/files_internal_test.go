@@ -33,6 +33,9 @@ func TestNamedFiles(t *testing.T) {
 		"check-inclusion": func(f string) []string {
 			return []string{"tlog", "check-inclusion", f, "--entry", none, "--log-key", "example.com/log+702f3c70+AepKbGPinFIKvvVQexMuxfmVR3auvr57kkIe6mkURtIs"}
 		},
+		"prompt":       func(f string) []string { return []string{"session", "new", "--dir", none, "--file", f} },
+		"image":        func(f string) []string { return []string{"session", "new", "--dir", none, "--image", f} },
+		"import":       func(f string) []string { return []string{"import", "dsh", "--dir", none, f} },
 		"log":          func(f string) []string { return []string{"tlog", "--log", f, "checkpoint"} },
 		"requests dsh": func(f string) []string { return []string{"requests", "--dsh", f, "--out", path("out")} },
 		"script":       func(f string) []string { return []string{"simulator", "--listen", "127.0.0.1:0", "--script", f} },
