@@ -24,6 +24,13 @@ func objectsHarness(t testing.TB, s *server.Server, cfg natsjs.StreamConfig) obj
 	js := objectsConnect(t, s)
 	stream := createObjects(t, js, cfg)
 	h := objectDamage{js: js, stream: stream}
+	h.everywhere(t)
+	for ready := false; !ready; { // nobody answers a direct get until the leader has begun to
+		_, err := NewObjects(js).Get(t.Context(), objects.Sum(nil))
+		if ready = errors.Is(err, objects.ErrNotFound); !ready && !errors.Is(err, objects.ErrUnavailable) {
+			t.Fatal(err)
+		}
+	}
 	return objectstest.Harness{
 		Store:  NewObjects(js),
 		Reopen: func(t testing.TB) objects.Store { return NewObjects(objectsConnect(t, s)) },
