@@ -45,6 +45,9 @@ func newExport(g *globals) *cobra.Command {
 			if file == "" {
 				return errors.New("no file: give -o FILE, or -o - for standard output")
 			}
+			if cmd.Flags().Changed("withhold") && len(withhold) == 0 { // such as of a variable that is not set: nothing would be left out
+				return errors.New("--withhold: it names no type: give some, or leave the flag out")
+			}
 			types := make([]events.Type, len(withhold))
 			for i, t := range withhold {
 				types[i] = events.Type(t)
