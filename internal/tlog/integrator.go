@@ -1,6 +1,7 @@
 package tlog
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -379,15 +380,17 @@ func (i *Integrator) recheck(ctx context.Context) error {
 		return err
 	}
 	end := i.recheckAt + n
+	entries, stop := iter.Pull2(tree.Entries(ctx, i.recheckAt)) // each is checked against its leaf
+	defer stop()
 	for entry, err := range i.cfg.Verdicts.Entries(ctx, i.recheckAt+1) {
 		if err != nil {
 			return streamError(err, i.point.Size)
 		}
-		leaf, err := tree.Leaf(ctx, i.recheckAt)
+		logged, err, _ := entries()
 		if err != nil {
 			return err
 		}
-		if translog.LeafHash(entry.Payload) != leaf {
+		if !bytes.Equal(translog.Entry(entry.Payload), logged) {
 			return fmt.Errorf("%w: place %d holds another one", ErrStream, entry.Seq)
 		}
 		i.metrics.rechecks.Inc()

@@ -371,6 +371,49 @@ func TestStops(t *testing.T) {
 	}
 }
 
+// TestDamagedEntries shows that files of the log itself are looked at again, also those that no proof needs.
+func TestDamagedEntries(t *testing.T) {
+	for name, damage := range map[string]func(file string) error{
+		"removed": os.Remove,
+		"changed": func(file string) error {
+			b, err := os.ReadFile(file)
+			if err != nil {
+				return err
+			}
+			b[len(b)/2] ^= 1
+			return os.WriteFile(file, b, 0o600)
+		},
+	} {
+		for _, file := range []string{"tile/entries/000", "tile/0/000"} {
+			t.Run(name+" "+file, func(t *testing.T) {
+				dir, signer, s := t.TempDir(), newSigner(t), &stream{}
+				s.grow(300)
+				i := opened(t, dir, s, signer)
+				i.turn(t.Context())
+				if err := i.Health(); err != nil {
+					t.Fatal(err)
+				}
+				_, before := read(t, dir, signer)
+				if err := errors.Join(os.Chmod(filepath.Join(dir, file), 0o600), damage(filepath.Join(dir, file))); err != nil {
+					t.Fatal(err)
+				}
+				i.passed, i.recheckAt = false, 0 // time passes
+				for range maxDoubts {
+					i.turn(t.Context())
+				}
+				if err := i.Health(); err == nil {
+					t.Error("nothing is wrong")
+				}
+				s.grow(1)
+				i.turn(t.Context())
+				if _, after := read(t, dir, signer); after != before {
+					t.Errorf("%+v was signed after %+v", after, before)
+				}
+			})
+		}
+	}
+}
+
 // TestMoment shows that a fault of a moment ends nothing.
 func TestMoment(t *testing.T) {
 	dir, signer, s := t.TempDir(), newSigner(t), &stream{}
