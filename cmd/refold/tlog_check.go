@@ -193,6 +193,9 @@ func (c *logCheck) signed(place uint64, entry []byte) {
 		c.found(finding{What: findSignature, Place: place, Session: v.Session, Text: "it is signed by " + v.Verifier + ", which is not trusted"})
 		return
 	}
+	if v.Kind == audit.KindStray { // anybody may name a session that never was
+		return
+	}
 	if _, ok := c.sessions[v.Session]; !ok && v.Session != audit.NoSession {
 		c.sessions[v.Session] = place
 	}

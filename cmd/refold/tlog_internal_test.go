@@ -298,6 +298,28 @@ func TestTlogSigner(t *testing.T) {
 	checked(exitFindings, "", "--trust", mine)
 }
 
+// TestTlogNeverWas: a verdict on a call says nothing of the session that the call named, which may never have been.
+func TestTlogNeverWas(t *testing.T) {
+	b := newLogBench(t)
+	never := foldtest.ID(1_700_000_000_000, 9)
+	stray := audit.Verdict{
+		Kind: audit.KindStray, Session: never, Seq: 5, Result: audit.Mismatch, Rule: audit.RuleUnlogged, Reason: "no log permits it",
+		Wire: events.BodyDigest{Bytes: 2, SHA256: events.HashPayload([]byte("{}"))}, Receipt: 1, Time: 1,
+	}
+	if err := b.key.Sign(&stray); err != nil {
+		t.Fatal(err)
+	}
+	payload, err := stray.Encode()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := b.client.StrayVerdicts().Add(t.Context(), never, "stray", payload); err != nil {
+		t.Fatal(err)
+	}
+	b.keep(1)
+	b.want(0, "", "check")
+}
+
 // TestTlogFindings removes and changes things, and finds them.
 func TestTlogFindings(t *testing.T) {
 	b := newLogBench(t)
