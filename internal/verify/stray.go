@@ -470,7 +470,7 @@ func (v *Verifier) believed(record *jetstream.Record) (audit.Verdict, error) {
 		err = fmt.Errorf("%w: it is about session %s", audit.ErrVerdict, verdict.Session)
 	}
 	if err == nil && !v.trusts(verdict.Verifier) {
-		err = fmt.Errorf("%w: verifier %s is not trusted", audit.ErrSignature, verdict.Verifier)
+		err = fmt.Errorf("verifier %s is not trusted", verdict.Verifier)
 	}
 	return verdict, err
 }

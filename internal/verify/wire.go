@@ -287,7 +287,7 @@ func (v *Verifier) receiptOf(ctx context.Context, record *jetstream.Record) (aud
 	case r.Session != record.Session && (r.Session != "" || record.Session != audit.NoSession):
 		return ignore(ignoredMalformed, fmt.Errorf("%w: it is about session %q", audit.ErrReceipt, r.Session))
 	case !slices.Contains(v.cfg.Witness.Keys, r.Witness):
-		return ignore(ignoredUntrusted, fmt.Errorf("%w: witness %s is not trusted", audit.ErrSignature, r.Witness))
+		return ignore(ignoredUntrusted, fmt.Errorf("witness %s is not trusted", r.Witness))
 	}
 	if err := r.Verify(); err != nil {
 		return ignore(ignoredSignature, err)
